@@ -14,7 +14,7 @@
 //! | [`agent`], [`signer`] | the process that obtains certificates; the process that holds private keys |
 //! | [`worker`] | the main thread of a worker process |
 //! | [`signatures`] | the sockets of a worker to the process that holds private keys |
-//! | [`reload_report`] | the result of a reload for the command that has requested it |
+//! | [`reload_report`] | the result of a reload or an upgrade for the command that has requested it |
 //! | [`signals`] | signals through a descriptor |
 //! | [`admin`] | the admin socket, its calls, and lines for clients that watch requests |
 //! | [`explain`] | how a configuration handles a request |

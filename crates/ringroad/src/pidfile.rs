@@ -65,7 +65,7 @@ impl PidFile {
 }
 
 /// Returns the name of the pid file while a new binary runs.
-fn with_old(path: &Path) -> PathBuf {
+pub(crate) fn with_old(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".oldbin");
     name.into()

@@ -1,4 +1,4 @@
-//! The result of a reload, for the command `-s reload` that has requested it.
+//! The result of a reload or of an upgrade, for the command `-s reload` or `-s upgrade` that has requested it.
 //!
 //! ```text
 //! ringroad -s reload                                     master
@@ -7,6 +7,8 @@
 //!   accept  <------------------------------------------  connects to the address of this pid, then reloads
 //!   prints  <-------------- {"outcome":"in place"} ----  sends the result
 //! ```
+//! For `-s upgrade` the signal is SIGUSR2, and only a failure is sent: the command reads a success from the pid file.
+//!
 //! The server needs no configuration for this, unlike for the admin socket. Both sides check the credentials of the other side
 //! (unix(7), `SO_PEERCRED`), because any process may use an abstract address. For a sender that does not listen, such as kill(1),
 //! the cost is one refused connection. The master never waits: the socket is non-blocking, and a result is one packet.
@@ -26,7 +28,7 @@ use serde_json::{Value, json};
 use crate::reloads::ReloadOutcome;
 use crate::signals::timeout_until;
 
-/// Maximum number of commands that wait for one reload; further ones get no result. Only root and the user of the server can
+/// Maximum number of commands that wait for one reload or upgrade; further ones get no result. Only root and the user of the server can
 /// send the signal.
 const WAITING_MAX: usize = 16;
 
@@ -77,7 +79,24 @@ impl ReloadReport {
 
 /// The side of the command.
 #[derive(Debug)]
-pub(crate) struct ReportListener(OwnedFd);
+pub(crate) struct ReportListener {
+    socket: OwnedFd,
+    /// The connection of the master.
+    connection: Option<OwnedFd>,
+}
+
+/// A step of waiting for a result.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// The result.
+    Packet(Vec<u8>),
+    /// The master has closed the connection without a result.
+    Closed,
+    /// The master has exited.
+    Exited,
+    /// Nothing until the deadline.
+    Late,
+}
 
 impl ReportListener {
     /// Listens for the result. Must be called before the signal is sent.
@@ -85,39 +104,49 @@ impl ReportListener {
         let socket = new_socket()?;
         bind(&socket, &address_of(std::process::id())?)?;
         listen(&socket, 1)?;
-        Ok(ReportListener(socket))
+        Ok(ReportListener { socket, connection: None })
     }
 
-    /// Waits for the result of the master with this pid. `ends` is its pidfd, which is readable when the master has exited
+    /// Waits for the result of a reload by the master with this pid. `ends` is its pidfd, which is readable when the master has exited
     /// (pidfd_open(2)).
-    pub(crate) fn wait(&self, master: Pid, ends: Option<&OwnedFd>, until: Instant) -> ReloadReport {
-        let mut connection: Option<OwnedFd> = None;
+    pub(crate) fn wait(&mut self, master: Pid, ends: Option<&OwnedFd>, until: Instant) -> ReloadReport {
+        self.connection = None;
+        match self.receive(master, ends, until) {
+            Received::Packet(packet) => ReloadReport::parse(&packet),
+            Received::Closed => ReloadReport::Abandoned,
+            Received::Exited => ReloadReport::Exited,
+            Received::Late => ReloadReport::Late,
+        }
+    }
+
+    /// Waits for a result until the deadline. May be called again after [`Received::Late`].
+    pub(crate) fn receive(&mut self, master: Pid, ends: Option<&OwnedFd>, until: Instant) -> Received {
         loop {
-            let awaited = connection.as_ref().unwrap_or(&self.0);
+            let awaited = self.connection.as_ref().unwrap_or(&self.socket);
             let mut polled = vec![PollFd::new(awaited, PollFlags::IN)];
             polled.extend(ends.map(|ends| PollFd::new(ends, PollFlags::IN)));
             match poll(&mut polled, Some(&timeout_until(until))) {
-                Ok(0) => return ReloadReport::Late,
+                Ok(0) => return Received::Late,
                 Ok(_) => {}
-                Err(_) if until <= Instant::now() => return ReloadReport::Late,
+                Err(_) if until <= Instant::now() => return Received::Late,
                 Err(_) => continue,
             }
             let has_input = !polled[0].revents().is_empty();
             if !has_input {
-                return ReloadReport::Exited;
+                return Received::Exited;
             }
-            match &connection {
+            match &self.connection {
                 None => {
                     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-                    let peer = accept_with(&self.0, flags).ok();
-                    connection =
+                    let peer = accept_with(&self.socket, flags).ok();
+                    self.connection =
                         peer.filter(|peer| sockopt::socket_peercred(peer).is_ok_and(|who| who.pid == master));
                 }
                 Some(peer) => {
                     let mut packet = [0; REPORT_MAX];
                     match recv(peer, &mut packet[..], RecvFlags::DONTWAIT) {
-                        Ok((0, _)) | Err(Errno::CONNRESET) => return ReloadReport::Abandoned,
-                        Ok((length, _)) => return ReloadReport::parse(&packet[..length]),
+                        Ok((0, _)) | Err(Errno::CONNRESET) => return Received::Closed,
+                        Ok((length, _)) => return Received::Packet(packet[..length].to_vec()),
                         Err(_) => {}
                     }
                 }
@@ -126,19 +155,25 @@ impl ReportListener {
     }
 }
 
+/// Returns the reason in the packet of a failed upgrade.
+pub(crate) fn upgrade_failure(packet: &[u8]) -> String {
+    let value: Value = serde_json::from_slice(packet).unwrap_or_default();
+    value["reason"].as_str().unwrap_or_default().to_owned()
+}
+
 /// The side of the master: the commands that wait for a result. Dropping a socket tells its command that there is no result.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingCommands {
-    /// Those of the reload in flight.
+    /// Those of the reload or upgrade in flight.
     current: Vec<OwnedFd>,
-    /// Those of the next reload.
+    /// Those of the next one.
     next: Vec<OwnedFd>,
 }
 
 impl WaitingCommands {
-    /// Adds the sender of a SIGHUP, if it is a command that waits. Other senders do not listen.
+    /// Adds the sender of a signal, if it is a command that waits. Other senders do not listen.
     pub(crate) fn add(&mut self, sender: u32) {
-        // The kernel sends no SIGHUP to a server without a terminal; a sender outside of the pid namespace has no number.
+        // The kernel sends no such signal to a server without a terminal; a sender outside of the pid namespace has no number.
         if sender == 0 || self.next.len() >= WAITING_MAX {
             return;
         }
@@ -152,30 +187,50 @@ impl WaitingCommands {
         self.next.extend(connected());
     }
 
-    /// Begins a reload for all senders so far.
+    /// Begins a reload or an upgrade for all senders so far.
     pub(crate) fn begin(&mut self) {
         self.current = std::mem::take(&mut self.next);
     }
 
-    /// Drops all commands, because the server does not reload.
+    /// Drops all commands, because the server shuts down.
     pub(crate) fn abandon(&mut self) {
         *self = WaitingCommands::default();
     }
 
     /// Sends the result of the reload. `reason` is that of a refusal.
     pub(crate) fn finish(&mut self, outcome: ReloadOutcome, generation: u64, reason: &str) {
-        let report = match outcome {
-            ReloadOutcome::Refused => {
-                let length = (0..=REASON_MAX.min(reason.len())).rev().find(|&at| reason.is_char_boundary(at));
-                json!({ "reason": reason[..length.unwrap_or(0)] })
+        match outcome {
+            ReloadOutcome::Refused => self.fail(reason),
+            taken => {
+                let report = json!({ "generation": generation, "in_place": taken == ReloadOutcome::InPlace });
+                send_to(self.current.drain(..), &report);
             }
-            taken => json!({ "generation": generation, "in_place": taken == ReloadOutcome::InPlace }),
-        };
-        let packet = report.to_string();
-        for socket in self.current.drain(..) {
-            // The command may have exited. An empty socket has room for one packet.
-            let _ = send(&socket, packet.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
+    }
+
+    /// Sends the reason of the failure to the commands of the reload or upgrade in flight.
+    pub(crate) fn fail(&mut self, reason: &str) {
+        send_to(self.current.drain(..), &failure(reason));
+    }
+
+    /// Sends the reason to the commands whose reload or upgrade does not begin.
+    pub(crate) fn refuse(&mut self, reason: &str) {
+        send_to(self.next.drain(..), &failure(reason));
+    }
+}
+
+/// Returns the result of a failure, with a reason that fits.
+fn failure(reason: &str) -> Value {
+    let length = (0..=REASON_MAX.min(reason.len())).rev().find(|&at| reason.is_char_boundary(at));
+    json!({ "reason": reason[..length.unwrap_or(0)] })
+}
+
+/// Sends a result to commands.
+fn send_to(commands: impl Iterator<Item = OwnedFd>, report: &Value) {
+    let packet = report.to_string();
+    for socket in commands {
+        // The command may have exited. An empty socket has room for one packet.
+        let _ = send(&socket, packet.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 }
 
@@ -185,11 +240,15 @@ mod tests {
 
     use super::*;
 
+    /// The address of a command depends on the pid, so only one test of this process listens at a time.
+    static LISTENS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
     /// The test is both sides, because the address depends on the pid.
     #[test]
     fn a_waiting_command_gets_the_result_of_its_reload() {
+        let _only = LISTENS.lock();
         let (own, me) = (std::process::id(), rustix::process::getpid());
-        let listener = ReportListener::open().expect("the address is free");
+        let mut listener = ReportListener::open().expect("the address is free");
         let soon = || Instant::now() + Duration::from_secs(20);
         let mut waiting = WaitingCommands::default();
         waiting.add(own);
@@ -216,5 +275,22 @@ mod tests {
         waiting.add(own);
         let other = Pid::from_raw(1).expect("init");
         assert_eq!(listener.wait(other, None, Instant::now() + Duration::from_millis(1)), ReloadReport::Late);
+    }
+
+    #[test]
+    fn a_waiting_command_gets_the_failure_of_its_upgrade() {
+        let _only = LISTENS.lock();
+        let (own, me) = (std::process::id(), rustix::process::getpid());
+        let mut listener = ReportListener::open().expect("the address is free");
+        let mut waiting = WaitingCommands::default();
+        waiting.add(own);
+        waiting.begin();
+        // The upgrade of the first command is in flight when the second command is refused.
+        assert!(matches!(listener.receive(me, None, Instant::now()), Received::Late));
+        waiting.refuse("not for it");
+        waiting.fail("exited");
+        let soon = Instant::now() + Duration::from_secs(20);
+        let Received::Packet(packet) = listener.receive(me, None, soon) else { panic!("a failure") };
+        assert_eq!(upgrade_failure(&packet), "exited");
     }
 }

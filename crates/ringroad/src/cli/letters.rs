@@ -48,6 +48,7 @@ pub(crate) enum Command {
     Quit,
     Reopen,
     Reload,
+    Upgrade,
 }
 
 /// An error, with nginx's message.
@@ -75,7 +76,10 @@ impl fmt::Display for OptionError {
                 write!(f, "invalid option: \"{text}\"; write \"-c {text}\" if it is the configuration file")
             }
             OptionError::Signal(word) => {
-                write!(f, "invalid option: \"-s {word}\"; the signals are stop, quit, reopen and reload")
+                write!(
+                    f,
+                    "invalid option: \"-s {word}\"; the signals are stop, quit, reopen, reload and upgrade"
+                )
             }
             OptionError::Long(text) => {
                 let known = LONG.iter().filter_map(|option| option.long);
@@ -145,6 +149,7 @@ fn set_value(options: &mut Options, letter: u8, value: OsString) -> Result<(), O
                 b"quit" => Command::Quit,
                 b"reopen" => Command::Reopen,
                 b"reload" => Command::Reload,
+                b"upgrade" => Command::Upgrade,
                 _ => return Err(OptionError::Signal(value.to_string_lossy().into_owned())),
             });
         }
@@ -208,8 +213,8 @@ mod tests {
             ("foo", "invalid option: \"foo\"; write \"-c foo\" if it is the configuration file"),
             ("-t|foo", "invalid option: \"foo\"; write \"-c foo\" if it is the configuration file"),
             ("-s", "option \"-s\" requires parameter"),
-            ("-s|foo", "invalid option: \"-s foo\"; the signals are stop, quit, reopen and reload"),
-            ("-sfoo", "invalid option: \"-s foo\"; the signals are stop, quit, reopen and reload"),
+            ("-s|foo", "invalid option: \"-s foo\"; the signals are stop, quit, reopen, reload and upgrade"),
+            ("-sfoo", "invalid option: \"-s foo\"; the signals are stop, quit, reopen, reload and upgrade"),
             ("-c", "option \"-c\" requires file name"),
             ("-p", "option \"-p\" requires directory name"),
             ("-e", "option \"-e\" requires file name"),

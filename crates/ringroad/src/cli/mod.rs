@@ -28,6 +28,7 @@ mod stat;
 mod test;
 mod top;
 mod trial;
+mod upgrade;
 mod version;
 
 use std::ffi::OsString;
@@ -40,7 +41,7 @@ use output::{print, print_error};
 use crate::adapter;
 
 /// Usual command names of other programs, with the equivalent command lines of this program.
-const EQUIVALENTS: [(&str, &str); 9] = [
+const EQUIVALENTS: [(&str, &str); 10] = [
     ("start", "ringroad"),
     ("run", "ringroad"),
     ("stop", "ringroad -s stop"),
@@ -48,6 +49,7 @@ const EQUIVALENTS: [(&str, &str); 9] = [
     ("reload", "ringroad -s reload"),
     ("restart", "ringroad -s reload"),
     ("reopen", "ringroad -s reopen"),
+    ("upgrade", "ringroad -s upgrade"),
     ("test", "ringroad -t"),
     ("version", "ringroad --version"),
 ];

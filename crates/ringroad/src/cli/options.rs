@@ -113,8 +113,8 @@ pub(crate) const LETTERS: &[Opt] = &[
     letter('q', Value::No, "suppress non-error messages during configuration testing"),
     letter(
         's',
-        Value::Needed("signal", Hint::Words(&["stop", "quit", "reopen", "reload"])),
-        "send signal to a master process: stop, quit, reopen, reload; reload waits for the result, at most a minute",
+        Value::Needed("signal", Hint::Words(&["stop", "quit", "reopen", "reload", "upgrade"])),
+        "send signal to a master process: stop, quit, reopen, reload, upgrade; the last two wait for the result, at most a minute",
     ),
     letter('p', Value::Needed("prefix", Hint::Directory), "set prefix path"),
     letter('e', Value::Needed("filename", Hint::File), "set error log file"),
@@ -140,7 +140,7 @@ pub(crate) const LONG: &[Opt] = &[
     ),
     flag(
         "no-wait",
-        "with -s reload: exit when the signal is sent, as nginx does, without waiting for the result",
+        "with -s reload and -s upgrade: exit when the signal is sent, without waiting for the result",
     ),
 ];
 

@@ -4,6 +4,7 @@
 //! server of this program, unless `--any-process` is given.
 
 use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 
 use super::letters::{Command, Options};
 use super::output::print_error;
+use super::upgrade;
 use crate::listen::error_text;
 use crate::log::{Level, Log};
 use crate::pidfile;
@@ -30,12 +32,13 @@ pub(super) fn send(command: Command, pid_file: &Path, options: &Options, log: &L
             return ExitCode::FAILURE;
         }
     };
-    // The master handles the signal later. Success means that it was sent, except for a reload.
+    // The master handles the signal later. Success means that it was sent, except for a reload and an upgrade.
     let signal = match command {
         Command::Stop => Signal::TERM,
         Command::Quit => Signal::QUIT,
         Command::Reopen => Signal::USR1,
         Command::Reload => Signal::HUP,
+        Command::Upgrade => Signal::USR2,
     };
     // Opened before the process is checked, so that the pid cannot be reused in between.
     let descriptor = pidfd_open(pid, PidfdFlags::empty());
@@ -51,19 +54,27 @@ pub(super) fn send(command: Command, pid_file: &Path, options: &Options, log: &L
         );
         return ExitCode::FAILURE;
     }
-    // Another program sends no result.
-    let waits = command == Command::Reload && !options.no_wait && other.is_none();
-    let listener = waits.then(|| listen_for_report(pid, log)).flatten();
-    let sent = match &descriptor {
-        Ok(descriptor) => pidfd_send_signal(descriptor, signal),
-        Err(Errno::SRCH) => Err(Errno::SRCH),
-        // A system call filter may reject pidfd_send_signal.
-        Err(_) => kill_process(pid, signal),
+    let master = MasterProcess { pid, descriptor };
+    // Another program sends no result of a reload. That of an upgrade is in the pid files, also those of nginx.
+    let waits = match command {
+        Command::Reload => other.is_none(),
+        Command::Upgrade => true,
+        Command::Stop | Command::Quit | Command::Reopen => false,
     };
-    match sent {
+    let waits = waits && !options.no_wait;
+    let listener = waits.then(|| listen_for_report(pid, signal, log)).flatten();
+    let changed = upgrade::change_time(pid_file);
+    match master.send(signal) {
+        Ok(()) if command == Command::Upgrade && waits => upgrade::finish(
+            &master,
+            (pid_file, changed),
+            listener,
+            Instant::now() + RESULT_TIME,
+            options.quiet,
+        ),
         Ok(()) => match listener {
-            Some(listener) => {
-                report(&listener.wait(pid, descriptor.as_ref().ok(), Instant::now() + RELOAD_TIME), options)
+            Some(mut listener) => {
+                report(&listener.wait(pid, master.ends(), Instant::now() + RESULT_TIME), options)
             }
             None => ExitCode::SUCCESS,
         },
@@ -76,6 +87,41 @@ pub(super) fn send(command: Command, pid_file: &Path, options: &Options, log: &L
             };
             log.alert(format_args!("kill({pid}, {number}) failed ({reason}){remedy}"));
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// A running master.
+pub(super) struct MasterProcess {
+    pub(super) pid: Pid,
+    /// Its pidfd, or why there is none.
+    descriptor: Result<OwnedFd, Errno>,
+}
+
+impl MasterProcess {
+    /// Sends a signal.
+    pub(super) fn send(&self, signal: Signal) -> Result<(), Errno> {
+        match &self.descriptor {
+            Ok(descriptor) => pidfd_send_signal(descriptor, signal),
+            Err(Errno::SRCH) => Err(Errno::SRCH),
+            // A system call filter may reject pidfd_send_signal.
+            Err(_) => kill_process(self.pid, signal),
+        }
+    }
+
+    /// Returns the descriptor that is readable when the process has exited, pidfd_open(2).
+    pub(super) fn ends(&self) -> Option<&OwnedFd> {
+        self.descriptor.as_ref().ok()
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a command line program, and proc(5) has no event for a received signal"
+    )]
+    /// Waits until the process has received the signals of this number that were sent to it.
+    pub(super) fn wait_received(pid: Pid, signal: Signal, until: Instant) {
+        while is_pending(pid, signal) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
@@ -99,25 +145,19 @@ fn master_of(pid_file: &Path) -> Result<Pid, String> {
     })
 }
 
-/// Maximum time that `-s reload` waits for the result. A worker that does not apply a new configuration is killed after half of it.
-const RELOAD_TIME: Duration = Duration::from_secs(60);
+/// Maximum time that `-s reload` and `-s upgrade` wait for the result. A worker that does not apply a new configuration is killed after
+/// half of it.
+pub(super) const RESULT_TIME: Duration = Duration::from_secs(60);
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a command line program, and proc(5) has no event for a received signal"
-)]
-/// Listens for the result of a reload, before the signal is sent. Without the socket the command does not wait.
-fn listen_for_report(pid: Pid, log: &Log) -> Option<ReportListener> {
-    // Two pending SIGHUPs are one signal, signal(7), with only one sender, so this command waits until the server has received the
-    // one before. A server that does not respond is reported by the wait for the result.
-    let until = Instant::now() + RELOAD_TIME;
-    while is_pending(pid, Signal::HUP) && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+/// Listens for the result, before the signal is sent. Without the socket a reload is not waited for.
+fn listen_for_report(pid: Pid, signal: Signal, log: &Log) -> Option<ReportListener> {
+    // Two pending signals of one number are one signal, signal(7), with only one sender, so this command waits until the server has
+    // received the one before. A server that does not respond is reported by the wait for the result.
+    MasterProcess::wait_received(pid, signal, Instant::now() + RESULT_TIME);
     let opened = ReportListener::open();
     if let Err(errno) = &opened {
         let reason = crate::listen::errno_text(*errno);
-        let what = "the reload is requested without waiting for its result, which is in the error log";
+        let what = "the server cannot report the result to this command; it is in the error log";
         log.write(Level::Warn, format_args!("{what}: socket() failed ({reason})"));
     }
     opened.ok()
@@ -145,7 +185,7 @@ fn report(report: &ReloadReport, options: &Options) -> ExitCode {
         ReloadReport::Abandoned => "reload failed: the server does not reload, because it shuts down or is being replaced by a new binary".to_owned(),
         ReloadReport::Exited => "reload failed: the server has exited".to_owned(),
         ReloadReport::Late => {
-            let seconds = RELOAD_TIME.as_secs();
+            let seconds = RESULT_TIME.as_secs();
             format!("no result of the reload within {seconds} seconds; the error log of the server will have it")
         }
     };

@@ -111,6 +111,8 @@ struct Master {
     reload_again: bool,
     /// The commands that wait for the result of a reload.
     waiting: WaitingCommands,
+    /// The commands that wait for the failure of an upgrade.
+    upgrading: WaitingCommands,
     /// Signals that affect workers and arrived before the first worker was ready. They are handled when it is ready.
     postponed: Vec<Signal>,
     /// The number of the newest configuration, which may not be in force.
@@ -229,6 +231,7 @@ impl Master {
             pending: None,
             reload_again: false,
             waiting: WaitingCommands::default(),
+            upgrading: WaitingCommands::default(),
             postponed: Vec::new(),
             generation: 1,
             bank: 0,
@@ -484,8 +487,10 @@ impl Master {
         let (number, name) = (signal as i32, signal.as_str());
         let from = if sender == 0 { String::new() } else { format!(" from {sender}") };
         self.cycle.log.notice(format_args!("signal {number} ({name}) received{from}{action}"));
-        if signal == Signal::SIGHUP {
-            self.waiting.add(sender);
+        match signal {
+            Signal::SIGHUP => self.waiting.add(sender),
+            Signal::SIGUSR2 => self.upgrading.add(sender),
+            _ => {}
         }
         if self.phase == Phase::Starting && upgrade::is_postponed(signal) {
             self.postponed.push(signal);
@@ -503,6 +508,7 @@ impl Master {
             Signal::SIGHUP if self.new_binary.is_some() => self.restart_workers(),
             Signal::SIGHUP => self.reload(),
             Signal::SIGUSR2 if self.is_detached => self.change_binary(),
+            Signal::SIGUSR2 => self.upgrading.refuse(upgrade::NOT_A_DAEMON),
             Signal::SIGUSR1 => self.reopen_logs(),
             Signal::SIGWINCH if self.is_detached && self.phase == Phase::Running => {
                 self.phase = Phase::Idle;

@@ -280,6 +280,11 @@ impl Single {
                     self.notifier.ready(&format!("serving configuration {}", self.cycle.generation));
                 }
             }
+            Signal::SIGUSR2 => {
+                let mut commands = WaitingCommands::default();
+                commands.add(sender);
+                commands.refuse("\"master_process off\": no master executes a new binary");
+            }
             Signal::SIGUSR1 => {
                 let logs = self.cycle.reopen_logs();
                 let own = |(path, file): (_, std::rc::Rc<OwnedFd>)| Some((path, file.try_clone().ok()?));

@@ -26,7 +26,7 @@ use crate::log::Level;
 
 /// Reason why a process that is not a daemon does not upgrade: a shell or a container waits for its exit. nginx also
 /// ignores the signal in this case.
-const NOT_A_DAEMON: &str = "not a daemon";
+pub(super) const NOT_A_DAEMON: &str = "not a daemon";
 
 /// The master that executed this process, until it exits.
 #[derive(Debug)]
@@ -83,21 +83,29 @@ impl Master {
     /// Executes the new binary. After a failure, this process continues unchanged.
     pub(super) fn change_binary(&mut self) {
         if let Some(obstacle) = self.upgrade_obstacle() {
+            self.upgrading.refuse(obstacle);
             return self
                 .cycle
                 .log
                 .write(Level::Crit, format_args!("the changing binary signal is ignored: {obstacle}"));
         }
         self.cycle.log.notice("changing binary");
+        self.upgrading.begin();
+        if let Err(reason) = self.execute_new_binary() {
+            self.cycle.log.alert(&reason);
+            self.upgrading.fail(&reason);
+        }
+    }
+
+    /// Renames the pid file and executes the new binary. Returns the reason of a failure.
+    fn execute_new_binary(&mut self) -> Result<(), String> {
         let Some(pid_file) = &mut self.pid_file else {
-            return self.cycle.log.alert(
-                "the binary is not changed: without a pid file, the old and the new master cannot be distinguished",
-            );
+            let why = "without a pid file, the old and the new master cannot be distinguished";
+            return Err(format!("the binary is not changed: {why}"));
         };
         let pid_path = pid_file.path().to_owned();
-        if let Err(message) = pid_file.rename_to_oldbin() {
-            return self.cycle.log.alert(format_args!("{message}, the binary is not changed"));
-        }
+        let renamed = pid_file.rename_to_oldbin();
+        renamed.map_err(|message| format!("{message}, the binary is not changed"))?;
         let (command, name) = command();
         let started = execute(command, &self.cycle.listeners, self.bank);
         inherit::close_on_exec(&self.cycle.listeners);
@@ -105,13 +113,12 @@ impl Master {
             Ok(child) => {
                 self.cycle.log.notice(format_args!("start new binary process {}", child.id()));
                 self.new_binary = Some(NewBinary { child, pid_path });
+                Ok(())
             }
             Err(reason) => {
-                let name = name.to_string_lossy();
-                self.cycle.log.alert(format_args!(
-                    "execve() failed while executing new binary process \"{name}\" ({reason})"
-                ));
                 self.restore_pid_file(pid_path);
+                let name = name.to_string_lossy();
+                Err(format!("execve() failed while executing new binary process \"{name}\" ({reason})"))
             }
         }
     }
@@ -129,6 +136,8 @@ impl Master {
             return;
         }
         self.restore_pid_file(pid_path);
+        let (pid, how) = (child.id(), describe(status));
+        self.upgrading.fail(&format!("new binary process {pid} {how}; the error log has the reason"));
         self.restore_admin_server();
         // The new binary has steered them to its worker.
         self.steer();

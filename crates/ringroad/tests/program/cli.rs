@@ -62,7 +62,10 @@ fn wrong_options_exit_with_status_1_and_messages_of_nginx() {
     for (args, text) in [
         (&["-x"][..], "invalid option: \"x\"; \"ringroad -h\" lists the options"),
         (&["-s"], "option \"-s\" requires parameter"),
-        (&["-s", "restart"], "invalid option: \"-s restart\"; the signals are stop, quit, reopen and reload"),
+        (
+            &["-s", "restart"],
+            "invalid option: \"-s restart\"; the signals are stop, quit, reopen, reload and upgrade",
+        ),
         (&["-c"], "option \"-c\" requires file name"),
         (&["-p"], "option \"-p\" requires directory name"),
         (&["-t", "-g"], "option \"-g\" requires parameter"),

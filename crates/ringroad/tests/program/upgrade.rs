@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::common::load::{self, FILE_LEN, Load, Upstreams, served_once};
 use crate::common::tls::{Authority, BOTH};
-use crate::control::{BINARY, wait_until};
+use crate::control::{self, BINARY, wait_until};
 use rustix::process::Signal;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 use testkit::nginx;
 use testkit::ports::free_port;
 use testkit::process::{children, is_alive};
-use testkit::program::signal_process;
-use testkit::{Client, Deadline, ListenAddr, TempDir, engines};
+use testkit::program::{run, signal_process};
+use testkit::{Client, Deadline, ListenAddr, Server, TempDir, engines};
 
 /// A server whose binary is a file in the test's directory.
 struct Site {
@@ -120,6 +120,21 @@ impl Site {
         let new = self.pid().expect("just seen");
         self.wait("a worker of the new binary", || !children(new).is_empty());
         new
+    }
+
+    /// Runs `-s upgrade` of Ringroad with these further options; returns its exit status and standard error.
+    fn upgrade_command(&self, more: &[&str]) -> (Option<i32>, String) {
+        let mut command = Command::new(BINARY);
+        command.arg("-p").arg(self.prefix()).args([
+            "-c",
+            "conf/server.conf",
+            "-e",
+            "logs/error.log",
+            "-s",
+            "upgrade",
+        ]);
+        let said = command.args(more).output().expect("the binary was built");
+        (said.status.code(), String::from_utf8_lossy(&said.stderr).into_owned())
     }
 
     /// Completes the upgrade: stops first the old workers, then the old master.
@@ -276,6 +291,120 @@ fn ringroad_replaces_ringroad_on_every_engine() {
         assert!(log.matches(&format!("using the \"{engine}\" event method")).count() >= 3, "{log}");
         assert!(!log.contains("[alert]") && !log.contains("[emerg]"), "{log}");
     }
+}
+
+#[test]
+fn the_upgrade_command_returns_when_the_new_binary_serves() {
+    let site = Site::new(Path::new(BINARY), "", "");
+    // With a delay of the shutdown, the old worker would continue to accept connections after QUIT.
+    let conf = fs::read_to_string(site.dir.path().join("conf/server.conf")).expect("a file");
+    site.dir.write("conf/server.conf", format!("shutdown_delay 60s; {conf}"));
+    let mut old = site.start();
+    site.under_load(|| {
+        for quiet in [&[][..], &["-q"]] {
+            site.install(Path::new(BINARY));
+            let (code, said) = site.upgrade_command(&[&["--any-process"], quiet].concat());
+            let new = site.pid().expect("it serves");
+            assert_eq!(code, Some(0), "{said}\n{}", site.log());
+            assert_ne!(new, old);
+            let expected = format!(
+                "ringroad: upgrade successful: process {new} serves, process {old} finishes its requests and exits\n"
+            );
+            assert_eq!(said, if quiet.is_empty() { expected.as_str() } else { "" });
+            site.wait("the end of the old master", || !is_alive(old) && site.old_pid().is_none());
+            old = new;
+        }
+    });
+    let log = site.log();
+    assert!(!log.contains("[alert]") && !log.contains("[emerg]"), "{log}");
+}
+
+#[test]
+fn the_upgrade_command_reports_why_the_old_binary_continues() {
+    let site = Site::new(Path::new(BINARY), "", "");
+    let pid = site.start();
+    let failed = |expected: &str| {
+        let (code, said) = site.upgrade_command(&["--any-process"]);
+        assert_eq!(code, Some(1), "{said}");
+        let start = "ringroad: [emerg] upgrade failed: the old binary continues to serve: ";
+        let reason = said.strip_prefix(start).unwrap_or_else(|| panic!("{said}\n{}", site.log()));
+        assert!(reason.contains(expected) && reason.lines().count() == 1, "{said}");
+        assert_eq!((site.pid(), site.old_pid()), (Some(pid), None));
+        assert_eq!(site.served_by(), "ringroad");
+    };
+    // A program that the kernel does not execute, and one that exits.
+    for (program, expected) in [
+        ("no program", "execve() failed while executing new binary process"),
+        ("#!/bin/sh\nexit 7\n", "exited with code 7; the error log has the reason"),
+    ] {
+        fs::remove_file(site.binary()).expect("it exists");
+        fs::write(site.binary(), program).expect("it can be written");
+        fs::set_permissions(site.binary(), fs::Permissions::from_mode(0o755)).expect("it is ours");
+        failed(expected);
+    }
+    // A configuration that the command and the new binary can load, but that the new binary cannot serve.
+    site.install(Path::new(BINARY));
+    let conf = fs::read_to_string(site.dir.path().join("conf/server.conf")).expect("a file");
+    site.dir
+        .write("conf/server.conf", conf.replace("location /", "listen unix:/nonexistent/a.sock; location /"));
+    failed("exited with code 1; the error log has the reason");
+    assert!(site.log().contains("bind() to unix:/nonexistent/a.sock failed"), "{}", site.log());
+    site.dir.write("conf/server.conf", &conf);
+    // While two binaries run, neither starts a third one. Then the signals of nginx complete the upgrade.
+    let new = site.upgrade();
+    let (code, said) = site.upgrade_command(&["--any-process"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("the master that started this one is still running: stop the old master first"),
+        "{said}"
+    );
+    site.finish(pid, new);
+}
+
+#[test]
+fn the_upgrade_command_is_refused_by_servers_that_cannot_upgrade() {
+    for (main, expected) in [
+        ("", "the old binary continues to serve: not a daemon"),
+        ("master_process off;", "\"master_process off\": no master executes a new binary"),
+    ] {
+        let server = Server::start(BINARY, &control::site(main, "here"));
+        let prefix = format!("{}/", server.dir().display());
+        let said = run(BINARY, &["-p", &prefix, "-c", "conf/nginx.conf", "-s", "upgrade"]);
+        assert_eq!(said.status.code(), Some(1), "{}", said.stderr);
+        assert!(said.stderr.contains(expected), "{}", said.stderr);
+        assert_eq!(control::ask(server.addr(0)), "here");
+    }
+}
+
+/// The pid files of nginx are sufficient: nginx reports nothing to the command.
+#[test]
+fn the_upgrade_command_replaces_nginx() {
+    let nginx = nginx::binary();
+    if !nginx.exists() {
+        return engines::skip(format_args!(
+            "{} is not installed (apt-get install nginx-light)",
+            nginx.display()
+        ));
+    }
+    let site = Site::new(&nginx, "", "");
+    let old = site.start();
+    let (code, said) = site.upgrade_command(&[]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("is not ringroad"), "{said}");
+    assert_eq!(site.pid(), Some(old));
+    // A new binary that exits.
+    let conf = fs::read_to_string(site.dir.path().join("conf/server.conf")).expect("a file");
+    site.install(Path::new(BINARY));
+    site.dir
+        .write("conf/server.conf", conf.replace("location /", "listen unix:/nonexistent/a.sock; location /"));
+    let (code, said) = site.upgrade_command(&["--any-process"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("the new binary has exited"), "{said}");
+    site.dir.write("conf/server.conf", conf);
+    let (code, said) = site.upgrade_command(&["--any-process"]);
+    assert_eq!(code, Some(0), "{said}\n{}", site.log());
+    assert_eq!(site.served_by(), "ringroad");
+    site.wait("the end of nginx", || !is_alive(old) && site.old_pid().is_none());
 }
 
 /// Writes a certificate into the directory; returns its CA.
@@ -485,8 +614,7 @@ fn the_admin_socket_belongs_to_the_newest_master() {
     site.dir.write("conf/server.conf", format!("admin_socket {};\n{text}", socket.display()));
     let url = format!("http://{}/", site.tcp.tcp());
     let asks = || {
-        let said =
-            testkit::program::run(BINARY, &["explain", "--socket", &socket.display().to_string(), &url]);
+        let said = run(BINARY, &["explain", "--socket", &socket.display().to_string(), &url]);
         said.stdout.contains("response   200 by \"return\" at ")
     };
     let file = || fs::metadata(&socket).ok().map(|found| found.ino());
