@@ -1,5 +1,5 @@
 //! Requests over https, each on a new connection (RFC 9110, RFC 9112). Connections are not reused, because a CA receives only a
-//! few requests in weeks.
+//! few requests in weeks. Commands of the program, such as `ringroad stat`, use this module too.
 //!
 //! [`Fetcher`] sends the requests; a [`Response`] is completely in memory. The certificate of the CA's server is verified like
 //! that of an upstream. The time of a request and the size of a response are limited.
@@ -118,8 +118,18 @@ impl Response {
 /// Sends requests.
 pub struct Fetcher {
     client: Client,
+    /// Maximum time for a request and its response.
+    time: Duration,
+    /// Maximum size of a response in bytes.
+    response_bytes_max: usize,
     /// The trusted CAs for certificates of servers; `None` if certificates are not verified.
     trust: Option<Trust>,
+}
+
+impl fmt::Debug for Fetcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fetcher").field("time", &self.time).finish_non_exhaustive()
+    }
 }
 
 impl Fetcher {
@@ -138,7 +148,18 @@ impl Fetcher {
         };
         let client = Client::new(settings).map_err(|error| FetchError::Roots(error.to_string()))?;
         let trust = if verifies { Some(trust(roots)?) } else { None };
-        Ok(Fetcher { client, trust })
+        Ok(Fetcher { client, time: REQUEST_TIME, response_bytes_max: RESPONSE_BYTES_MAX, trust })
+    }
+
+    /// Sets the maximum time for a request and its response, and the maximum size of a response in bytes.
+    #[must_use]
+    pub fn with_limits(self, time: Duration, response_bytes_max: usize) -> Fetcher {
+        Fetcher { time, response_bytes_max, ..self }
+    }
+
+    /// Sends a GET request.
+    pub fn get(&self, url: &str) -> Result<Response, FetchError> {
+        self.request(Method::Get, url, None)
     }
 
     /// Sends a request. `body` is its media type and its bytes.
@@ -164,12 +185,12 @@ impl Fetcher {
             message.push_str(&format!("Content-Type: {kind}\r\nContent-Length: {}\r\n", bytes.len()));
         }
         message.push_str("\r\n");
-        let mut link = Link::open(&self.client, &url)?;
+        let mut link = Link::open(self, &url)?;
         if let Some(trust) = &self.trust {
             link.judge(trust, host)?;
         }
         link.send(&[message.as_bytes(), bytes].concat())?;
-        link.receive(method)
+        link.receive(method, self.response_bytes_max)
     }
 }
 
@@ -211,13 +232,14 @@ struct Link<'a> {
 }
 
 impl<'a> Link<'a> {
-    fn open(client: &Client, url: &'a Url) -> Result<Link<'a>, FetchError> {
+    fn open(fetcher: &Fetcher, url: &'a Url) -> Result<Link<'a>, FetchError> {
         let host = url.host.as_str();
+        let end = Instant::now() + fetcher.time;
         let failed = |error| FetchError::Io { host: host.to_owned(), error };
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
         let mut socket = None;
         for address in (host, url.port).to_socket_addrs().map_err(failed)? {
-            match TcpStream::connect_timeout(&address, CONNECT_TIME) {
+            match TcpStream::connect_timeout(&address, CONNECT_TIME.min(fetcher.time)) {
                 Ok(found) => {
                     socket = Some(found);
                     break;
@@ -229,10 +251,9 @@ impl<'a> Link<'a> {
         // The request is sent directly after the last message of the handshake. Nagle's algorithm would delay the request
         // until that message is acknowledged.
         socket.set_nodelay(true).map_err(failed)?;
-        let session = client.session(&format!("{host}:{}", url.port), host);
+        let session = fetcher.client.session(&format!("{host}:{}", url.port), host);
         let session =
             session.map_err(|error| FetchError::Tls { host: host.to_owned(), reason: error.to_string() })?;
-        let end = Instant::now() + REQUEST_TIME;
         let mut link = Link { socket, session, host, end, plain: Vec::new(), is_over: false };
         link.take(&mut [])?;
         while link.session.is_handshaking() {
@@ -312,7 +333,7 @@ impl<'a> Link<'a> {
     }
 
     /// Receives the response to a request with this method.
-    fn receive(&mut self, method: Method) -> Result<Response, FetchError> {
+    fn receive(&mut self, method: Method, body_bytes_max: usize) -> Result<Response, FetchError> {
         let malformed = |host: &str| FetchError::Malformed { host: host.to_owned() };
         let limits = Limits { head_max: HEAD_BYTES_MAX, ..Limits::default() };
         let mut decoder = Decoder::http1(method, limits);
@@ -327,7 +348,7 @@ impl<'a> Link<'a> {
                     }
                     debug_assert!(len as usize <= self.plain.len(), "the header section was received");
                     self.plain.drain(..len as usize);
-                    response.body = self.body(&mut decoder)?;
+                    response.body = self.body(&mut decoder, body_bytes_max)?;
                     return Ok(response);
                 }
                 HeadEvent::Interim(len) => {
@@ -342,7 +363,7 @@ impl<'a> Link<'a> {
         }
     }
 
-    fn body(&mut self, decoder: &mut Decoder) -> Result<Vec<u8>, FetchError> {
+    fn body(&mut self, decoder: &mut Decoder, bytes_max: usize) -> Result<Vec<u8>, FetchError> {
         let malformed = |host: &str| FetchError::Malformed { host: host.to_owned() };
         let mut body = Vec::new();
         loop {
@@ -354,7 +375,7 @@ impl<'a> Link<'a> {
             self.plain.drain(..step.consumed);
             match step.event {
                 BodyEvent::End => return Ok(body),
-                _ if body.len() > RESPONSE_BYTES_MAX => return Err(malformed(self.host)),
+                _ if body.len() > bytes_max => return Err(malformed(self.host)),
                 BodyEvent::Data { .. } => {}
                 BodyEvent::More if !self.is_over => self.turn()?,
                 BodyEvent::More if decoder.close() => return Ok(body),

@@ -87,7 +87,7 @@ pub(crate) struct ReportListener {
 
 /// A step of waiting for a result.
 #[derive(Debug)]
-pub(crate) enum Received {
+pub(crate) enum ReportStep {
     /// The result.
     Packet(Vec<u8>),
     /// The master has closed the connection without a result.
@@ -112,28 +112,28 @@ impl ReportListener {
     pub(crate) fn wait(&mut self, master: Pid, ends: Option<&OwnedFd>, until: Instant) -> ReloadReport {
         self.connection = None;
         match self.receive(master, ends, until) {
-            Received::Packet(packet) => ReloadReport::parse(&packet),
-            Received::Closed => ReloadReport::Abandoned,
-            Received::Exited => ReloadReport::Exited,
-            Received::Late => ReloadReport::Late,
+            ReportStep::Packet(packet) => ReloadReport::parse(&packet),
+            ReportStep::Closed => ReloadReport::Abandoned,
+            ReportStep::Exited => ReloadReport::Exited,
+            ReportStep::Late => ReloadReport::Late,
         }
     }
 
-    /// Waits for a result until the deadline. May be called again after [`Received::Late`].
-    pub(crate) fn receive(&mut self, master: Pid, ends: Option<&OwnedFd>, until: Instant) -> Received {
+    /// Waits for a result until the deadline. May be called again after [`ReportStep::Late`].
+    pub(crate) fn receive(&mut self, master: Pid, ends: Option<&OwnedFd>, until: Instant) -> ReportStep {
         loop {
             let awaited = self.connection.as_ref().unwrap_or(&self.socket);
             let mut polled = vec![PollFd::new(awaited, PollFlags::IN)];
             polled.extend(ends.map(|ends| PollFd::new(ends, PollFlags::IN)));
             match poll(&mut polled, Some(&timeout_until(until))) {
-                Ok(0) => return Received::Late,
+                Ok(0) => return ReportStep::Late,
                 Ok(_) => {}
-                Err(_) if until <= Instant::now() => return Received::Late,
+                Err(_) if until <= Instant::now() => return ReportStep::Late,
                 Err(_) => continue,
             }
             let has_input = !polled[0].revents().is_empty();
             if !has_input {
-                return Received::Exited;
+                return ReportStep::Exited;
             }
             match &self.connection {
                 None => {
@@ -145,8 +145,8 @@ impl ReportListener {
                 Some(peer) => {
                     let mut packet = [0; REPORT_MAX];
                     match recv(peer, &mut packet[..], RecvFlags::DONTWAIT) {
-                        Ok((0, _)) | Err(Errno::CONNRESET) => return Received::Closed,
-                        Ok((length, _)) => return Received::Packet(packet[..length].to_vec()),
+                        Ok((0, _)) | Err(Errno::CONNRESET) => return ReportStep::Closed,
+                        Ok((length, _)) => return ReportStep::Packet(packet[..length].to_vec()),
                         Err(_) => {}
                     }
                 }
@@ -286,11 +286,11 @@ mod tests {
         waiting.add(own);
         waiting.begin();
         // The upgrade of the first command is in flight when the second command is refused.
-        assert!(matches!(listener.receive(me, None, Instant::now()), Received::Late));
+        assert!(matches!(listener.receive(me, None, Instant::now()), ReportStep::Late));
         waiting.refuse("not for it");
         waiting.fail("exited");
         let soon = Instant::now() + Duration::from_secs(20);
-        let Received::Packet(packet) = listener.receive(me, None, soon) else { panic!("a failure") };
+        let ReportStep::Packet(packet) = listener.receive(me, None, soon) else { panic!("a failure") };
         assert_eq!(upgrade_failure(&packet), "exited");
     }
 }

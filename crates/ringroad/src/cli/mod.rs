@@ -12,7 +12,9 @@ mod diff;
 mod drain;
 mod engines;
 mod explain;
+mod fetch;
 mod fmt;
+mod health;
 mod help;
 mod letters;
 mod lint;
@@ -28,6 +30,7 @@ mod stat;
 mod test;
 mod top;
 mod trial;
+mod trust;
 mod upgrade;
 mod version;
 
@@ -117,6 +120,8 @@ fn command_of_table(command: &'static Command, args: Vec<OsString>) -> ExitCode 
         "lint" => lint::run(&given),
         "engines" => engines::run(&given),
         "stat" => stat::run(&given),
+        "health" => health::run(&given),
+        "trust" => trust::run(&given),
         "log" => log::run(&given),
         "top" => top::run(&given),
         "drain" => drain::run(&given, true),

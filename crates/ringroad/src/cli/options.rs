@@ -188,6 +188,13 @@ const ACME_DIRECTORY: Opt = valued(
 /// The prefix, for use with `-c`.
 const PREFIX: Opt = letter('p', Value::Needed("PREFIX", Hint::Directory), "prefix path of the server");
 
+/// The root certificates for `https`.
+const CA: Opt =
+    valued("ca", "FILE", Hint::File, "root certificates for an https URL (default: those of the system)");
+
+/// No verification of certificates.
+const INSECURE: Opt = flag("insecure", "do not verify the certificate of an https URL");
+
 /// The admin socket, without a configuration.
 const SOCKET: Opt = valued("socket", "PATH", Hint::File, "path of the admin socket, instead of -c");
 
@@ -380,15 +387,67 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "stat",
         summary: "show metrics of a running server, updated every second",
         about: "Reads metrics of a running server from a location with the directive dashboard, and shows them every second: \
-                requests, errors, times and bytes of each location, and the servers of upstream groups.",
-        operands: &[needed("URL", Hint::Nothing)],
-        options: &[letter(
-            '1',
-            Value::No,
-            "show the metrics once, with rates since the start of the server, and exit",
-        )],
+                requests, errors, times and bytes of each location, and the servers of upstream groups.\n\n\
+                Without URL, the command uses the first location with dashboard in the configuration that is reachable without TLS. \
+                http://unix:PATH:URI is a unix socket.",
+        operands: &[optional("URL", Hint::Nothing)],
+        options: &[
+            letter(
+                '1',
+                Value::No,
+                "show the metrics once, with rates since the start of the server, and exit",
+            ),
+            letter(
+                'c',
+                Value::Needed("FILE", Hint::File),
+                "configuration file with a dashboard, without URL",
+            ),
+            PREFIX,
+            CA,
+            INSECURE,
+        ],
         exits: &[(0, "success"), (1, "the server returned no metrics")],
-        examples: &["stat -1 http://127.0.0.1/status"],
+        examples: &[
+            "stat",
+            "stat -1 http://127.0.0.1/status",
+            "stat http://unix:/run/ringroad/status.sock:/status",
+        ],
+    },
+    Command {
+        name: "health",
+        summary: "check whether a running server serves requests",
+        about: "Makes one request, and exits with 0 if its status is 200 to 399: for health checks of containers whose image has no \
+                shell. Without URL, the request is for a location of the configuration with \"health ready\", else with \
+                \"health live\", at an address of its server without TLS and PROXY protocol. http://unix:PATH:URI is a unix socket.",
+        operands: &[optional("URL", Hint::Nothing)],
+        options: &[
+            valued("timeout", "SECONDS", Hint::Nothing, "maximum time of the check (default: 5)"),
+            letter('c', Value::Needed("FILE", Hint::File), "configuration file of the server, without URL"),
+            PREFIX,
+            CA,
+            INSECURE,
+        ],
+        exits: &[
+            (0, "the server serves"),
+            (1, "the server does not serve, is drained, or does not respond in time"),
+        ],
+        examples: &["health", "health --timeout 2 http://127.0.0.1:8080/health"],
+    },
+    Command {
+        name: "trust",
+        summary: "make this machine trust the local CA of serve --tls",
+        about: "Installs the root certificate of the local CA that serve --tls and proxy --tls use into the certificates that the \
+                system trusts, by update-ca-certificates (Debian, Alpine, openSUSE) or update-ca-trust (Fedora, Arch). Run it as root. \
+                ROOT is the path of root.pem; by default that of this user, or of the user who has called sudo. Chromium and Firefox \
+                have certificates of their own: serve --tls prints how they trust the CA.\n\n\
+                Protect root-key.pem: with this key any site can be impersonated to this machine.",
+        operands: &[optional("ROOT", Hint::File)],
+        options: &[flag("remove", "remove the root certificate of the user again")],
+        exits: &[
+            (0, "the certificate is trusted, or with --remove no longer trusted"),
+            (1, "nothing was changed, or the command of the system failed"),
+        ],
+        examples: &["trust", "trust --remove"],
     },
     Command {
         name: "log",

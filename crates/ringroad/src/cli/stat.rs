@@ -1,27 +1,23 @@
-//! `ringroad stat [-1] URL`: shows metrics of a running server in a terminal, updated every second. URL is the address
-//! of its `dashboard`.
+//! `ringroad stat [-1] [URL]`: shows metrics of a running server in a terminal, updated every second. URL is the address
+//! of its `dashboard`; without it, that of the first location with `dashboard` in the configuration.
 //!
 //! Rates and percentiles cover the time since the previous query. The first display, and that of `-1`, covers the time
 //! since the start of the server.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{ErrorKind, IsTerminal, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::Value;
 
+use super::fetch::{self, Asked};
 use super::options::Arguments;
 use super::output::{print, print_error, try_print};
-use crate::listen::error_text;
 
-/// Timeout of each step of a query.
-const TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Maximum size of a response in bytes: more than the response of a server with a thousand locations.
-const RESPONSE_MAX: u64 = 16 << 20;
+/// Maximum time of a query.
+const QUERY_TIME: Duration = Duration::from_secs(5);
 
 /// Interval between two queries.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -32,15 +28,21 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 /// Shows the metrics until the command is interrupted.
 #[expect(clippy::disallowed_methods, reason = "the program has no other task between two queries")]
 pub(super) fn run(given: &Arguments) -> ExitCode {
-    let (once, url) = (given.has("1"), given.operands[0].to_string_lossy());
-    let url = url.as_ref();
+    let once = given.has("1");
+    let asked = match Asked::of(given, &[("dashboard", "")], QUERY_TIME) {
+        Ok(asked) => asked,
+        Err(reason) => {
+            print_error(format_args!("ringroad stat: {reason}\n"));
+            return ExitCode::FAILURE;
+        }
+    };
     let clear = if std::io::stdout().is_terminal() { CLEAR } else { "" };
     let mut before = Value::Null;
     loop {
-        let now = match snapshot(url) {
+        let now = match snapshot(&asked) {
             Ok(now) => now,
             Err(reason) => {
-                print_error(format_args!("ringroad stat: {url}: {reason}\n"));
+                print_error(format_args!("ringroad stat: {}: {reason}\n", asked.url));
                 return ExitCode::FAILURE;
             }
         };
@@ -58,53 +60,14 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
 }
 
 /// Queries the metrics.
-fn snapshot(url: &str) -> Result<Value, String> {
-    let rest = url.strip_prefix("http://").ok_or("write the address with http://")?;
-    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let path = if path.is_empty() { "/" } else { path };
-    let address = if host.rsplit(']').next().is_some_and(|port| port.contains(':')) {
-        host.to_owned()
-    } else {
-        format!("{host}:80")
-    };
-    let failed = |error: std::io::Error| match error.kind() {
-        // The error of a timeout is EAGAIN (socket(7), `SO_RCVTIMEO`).
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-            let seconds = TIMEOUT.as_secs();
-            format!("no response within {seconds} seconds; the server is stopped or overloaded")
-        }
-        _ => error_text(&error),
-    };
-    let mut stream = connect(&address).map_err(|error| {
-        format!("{}; URL must be a location with \"dashboard;\" of a running server", error_text(&error))
-    })?;
-    stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
-    stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
-    // HTTP/1.0, in which bodies are not chunked.
-    let request = format!("GET {path}?snapshot HTTP/1.0\r\nHost: {host}\r\nAccept: application/json\r\n\r\n");
-    stream.write_all(request.as_bytes()).map_err(failed)?;
-    let mut answer = Vec::new();
-    stream.take(RESPONSE_MAX).read_to_end(&mut answer).map_err(failed)?;
-    let answer = String::from_utf8_lossy(&answer);
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or("the server sent no HTTP response")?;
-    let status = head.split_ascii_whitespace().nth(1).unwrap_or_default();
-    if status != "200" {
+fn snapshot(asked: &Asked) -> Result<Value, String> {
+    let remedy = "URL must be a location with \"dashboard;\" of a running server";
+    let reply = fetch::get(asked, "?snapshot").map_err(|reason| format!("{reason}; {remedy}"))?;
+    if reply.status != 200 {
+        let status = reply.status;
         return Err(format!("status {status}; URL must be a location with \"dashboard;\""));
     }
-    serde_json::from_str(body).map_err(|_| "the location has no \"dashboard;\"".to_owned())
-}
-
-/// Connects to the first address of the host that accepts the connection. If none does, returns the error of the last
-/// address.
-fn connect(host: &str) -> std::io::Result<TcpStream> {
-    let mut failure = ErrorKind::NotFound.into();
-    for address in host.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, TIMEOUT) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => failure = error,
-        }
-    }
-    Err(failure)
+    serde_json::from_slice(&reply.body).map_err(|_| "the location has no \"dashboard;\"".to_owned())
 }
 
 /// Number of times in each histogram bucket.

@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal};
 use super::output::print_error;
 use super::signal::{MasterProcess, RESULT_TIME};
 use crate::pidfile;
-use crate::reload_report::{Received, ReportListener, upgrade_failure};
+use crate::reload_report::{ReportListener, ReportStep, upgrade_failure};
 
 /// Interval between two reads of the pid file.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -102,7 +102,7 @@ fn wait(
                 let report = listener
                     .map(|mut listener| listener.receive(old.pid, old.ends(), Instant::now() + REPORT_TIME));
                 let reason = match report {
-                    Some(Received::Packet(packet)) => upgrade_failure(&packet),
+                    Some(ReportStep::Packet(packet)) => upgrade_failure(&packet),
                     _ => "the new binary has exited; the error log has the reason".to_owned(),
                 };
                 return Err(Failure::Reported(reason));
@@ -111,10 +111,10 @@ fn wait(
         }
         match &mut listener {
             Some(reports) => match reports.receive(old.pid, old.ends(), Instant::now() + POLL_INTERVAL) {
-                Received::Packet(packet) => return Err(Failure::Reported(upgrade_failure(&packet))),
-                Received::Exited => return Err(Failure::Exited),
-                Received::Closed => listener = None,
-                Received::Late => {}
+                ReportStep::Packet(packet) => return Err(Failure::Reported(upgrade_failure(&packet))),
+                ReportStep::Exited => return Err(Failure::Exited),
+                ReportStep::Closed => listener = None,
+                ReportStep::Late => {}
             },
             None => std::thread::sleep(POLL_INTERVAL),
         }

@@ -192,7 +192,7 @@ fn a_terminal_shows_the_same_values() {
     let done = testkit::program::run(BINARY, &["stat", &other]);
     assert_eq!(done.status.code(), Some(1));
     assert!(done.stderr.contains("the location has no \"dashboard;\""), "{}", done.stderr);
-    assert_eq!(testkit::program::run(BINARY, &["stat"]).status.code(), Some(2));
+    assert_eq!(testkit::program::run(BINARY, &["stat", &url, &url]).status.code(), Some(2));
 }
 
 #[test]

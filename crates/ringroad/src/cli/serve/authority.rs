@@ -96,6 +96,16 @@ pub(super) fn directory() -> Result<PathBuf, Unusable> {
     Ok(data.ok_or(Unusable::NoDataDirectory)?.join(DIRECTORY))
 }
 
+/// Returns the path of the root certificate of this user's authority.
+pub(in crate::cli) fn root_path() -> Option<PathBuf> {
+    Some(directory().ok()?.join(ROOT))
+}
+
+/// Returns the path of the root certificate of the authority in a home directory.
+pub(in crate::cli) fn root_path_in(home: &Path) -> PathBuf {
+    home.join(".local/share").join(DIRECTORY).join(ROOT)
+}
+
 /// Creates the missing directories and certificates; returns the paths of the certificates.
 pub(super) fn prepare(directory: &Path, listen: SocketAddr) -> Result<Certificates, Unusable> {
     if std::fs::symlink_metadata(directory).is_err() {
@@ -227,15 +237,22 @@ fn names(listen: SocketAddr) -> Vec<String> {
     names
 }
 
+/// Returns the command line by which a user with sudo(8) makes the system trust the root. It has the path of this program, which is
+/// not always in the path of root.
+pub(in crate::cli) fn trust_command(option: &str, root: &Path) -> String {
+    let program = std::env::current_exe().unwrap_or_else(|_| "ringroad".into());
+    format!("sudo {} trust {option}'{}'", program.display(), root.display())
+}
+
 /// Returns instructions to make clients trust the root.
 pub(super) fn advice(root: &Path) -> String {
+    let command = trust_command("", root);
     let root = root.display();
     format!(
         "Clients have to trust the root certificate of this user's local authority:
   {root}
   curl             curl --cacert '{root}' URL
-  Debian, Ubuntu   sudo cp '{root}' /usr/local/share/ca-certificates/ringroad.crt && sudo update-ca-certificates
-  Fedora           sudo cp '{root}' /etc/pki/ca-trust/source/anchors/ringroad.pem && sudo update-ca-trust
+  this system      {command}
   Chromium         certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n ringroad -i '{root}'
   Firefox          Settings > Privacy & Security > View Certificates > Authorities > Import
 "

@@ -6,7 +6,7 @@
 //! authority (`authority`) issues the certificate, and instructions to trust this authority are printed. With names a
 //! public authority (`public`) issues it.
 
-mod authority;
+pub(super) mod authority;
 mod public;
 
 use std::fmt;
