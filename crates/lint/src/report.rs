@@ -1,6 +1,8 @@
 //! Findings as text, JSON and SARIF.
 
 use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use conf::Tree;
 use serde_json::{Value, json};
@@ -19,12 +21,12 @@ pub enum Form {
     Sarif,
 }
 
-/// Returns the report of these findings.
-pub fn print(form: Form, findings: &[Finding], tree: &Tree) -> String {
+/// Returns the report of these findings. In SARIF, files below `base` have relative URIs, as tools for repositories need them.
+pub fn print(form: Form, findings: &[Finding], tree: &Tree, base: &Path) -> String {
     match form {
         Form::Text => text(findings, tree),
         Form::Json => format!("{}\n", json_of(findings)),
-        Form::Sarif => format!("{:#}\n", sarif(findings)),
+        Form::Sarif => format!("{:#}\n", sarif(findings, base)),
     }
 }
 
@@ -66,7 +68,7 @@ fn json_of(findings: &[Finding]) -> Value {
     json!({ "findings": list.collect::<Vec<_>>() })
 }
 
-fn sarif(findings: &[Finding]) -> Value {
+fn sarif(findings: &[Finding], base: &Path) -> Value {
     let level = |level: Level| match level {
         Level::Note => "note",
         Level::Warning => "warning",
@@ -83,13 +85,18 @@ fn sarif(findings: &[Finding]) -> Value {
     let results: Vec<Value> = findings
         .iter()
         .map(|finding| {
-            let path = finding.at.file.path().map(|path| path.display().to_string()).unwrap_or_default();
+            let mut location = json!({});
+            if let Some(path) = finding.at.file.path() {
+                location = json!({ "artifactLocation": { "uri": uri_of(path, base) } });
+                // Lines are 1-based; a finding about a file as a whole has none.
+                if finding.at.line > 0 {
+                    location["region"] = json!({ "startLine": finding.at.line });
+                }
+            }
             json!({
                 "ruleId": finding.rule, "level": level(finding.level),
                 "message": { "text": format!("{}: {}", finding.message, finding.remedy) },
-                "locations": [{ "physicalLocation": {
-                    "artifactLocation": { "uri": path }, "region": { "startLine": finding.at.line },
-                } }],
+                "locations": [{ "physicalLocation": location }],
             })
         })
         .collect();
@@ -97,4 +104,36 @@ fn sarif(findings: &[Finding]) -> Value {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0",
         "runs": [{ "tool": { "driver": { "name": "ringroad lint", "rules": rules } }, "results": results }],
     })
+}
+
+/// Returns the URI reference of a file (RFC 3986): relative to `base`, else with the scheme `file`.
+fn uri_of(path: &Path, base: &Path) -> String {
+    let (scheme, path) = match path.strip_prefix(base) {
+        Ok(relative) => ("", relative),
+        Err(_) => ("file://", path),
+    };
+    let mut uri = scheme.to_owned();
+    for &byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'/' | b'-' | b'.' | b'_' | b'~' => uri.push(char::from(byte)),
+            _ if byte.is_ascii_alphanumeric() => uri.push(char::from(byte)),
+            _ => {
+                let _infallible = write!(uri, "%{byte:02X}");
+            }
+        }
+    }
+    uri
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_uris() {
+        let uri = |path: &str, base: &str| uri_of(Path::new(path), Path::new(base));
+        assert_eq!(uri("/site/conf/a b%.conf", "/site"), "conf/a%20b%25.conf");
+        assert_eq!(uri("/etc/nginx/ä.conf", "/site"), "file:///etc/nginx/%C3%A4.conf");
+        assert_eq!(uri("/sites/a.conf", "/site"), "file:///sites/a.conf");
+    }
 }

@@ -47,7 +47,8 @@ fn linted(given: &Arguments) -> Result<ExitCode, String> {
         tree = read(&request)?;
         findings = lint::lint(&tree, &facts, &options);
     }
-    print(lint::print(form, &findings, &tree));
+    let base = std::env::current_dir().unwrap_or_else(|_| "/".into());
+    print(lint::print(form, &findings, &tree, &base));
     let is_serious = |finding: &Finding| finding.level >= Level::Warning;
     Ok(if findings.iter().any(is_serious) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

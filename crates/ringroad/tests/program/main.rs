@@ -23,6 +23,7 @@ mod guides;
 mod health;
 mod hints;
 mod limits;
+mod lint;
 mod mistakes;
 mod packaged_conf;
 mod process;
