@@ -15,11 +15,14 @@ use crate::control::BINARY;
 use rustix::process::Signal;
 use testkit::TempDir;
 use testkit::ports::free_port;
-use testkit::program::{Program, signal_process};
+use testkit::program::{Program, run, signal_process};
 use testkit::{Deadline, skip};
 
 /// Range of ports that the pages use.
-const PORTS: std::ops::Range<u16> = 8010..8090;
+const PORTS: std::ops::Range<u16> = 8000..8090;
+
+/// Port of the application of `examples/python-application`.
+const APPLICATION_PORT: u16 = 9025;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -90,6 +93,12 @@ fn run_page(page: &str) {
 
 /// As `run_page`, in a directory of the caller and with these environment variables.
 fn run_page_in(dir: &TempDir, page: &str, environment: &[(&str, &str)]) {
+    let text = fs::read_to_string(root().join(page)).expect("the page is there");
+    run_text(dir, page, &text, environment);
+}
+
+/// Runs the commands of this text of a page.
+fn run_text(dir: &TempDir, page: &str, text: &str, environment: &[(&str, &str)]) {
     let work = dir.path().join("work");
     fs::create_dir_all(work.join("bin")).expect("a directory of the test");
     for path in [dir.path(), &work] {
@@ -103,10 +112,10 @@ fn run_page_in(dir: &TempDir, page: &str, environment: &[(&str, &str)]) {
     assert!(opened.is_ok_and(|status| status.success()), "they are ours");
     let profile = root().join("packaging/image/seccomp.json");
     fs::copy(profile, work.join("seccomp.json")).expect("packages have it next to the examples");
-    let text = fs::read_to_string(root().join(page)).expect("the page is there");
-    let segments = segments(&text, &has);
+    let segments = segments(text, &has);
     // These ports replace the fixed ports of the pages, which may be in use. All programs of the pages set SO_REUSEADDR.
-    let reserved: BTreeMap<u16, u16> = PORTS.map(|port| (port, free_port())).collect();
+    let reserved: BTreeMap<u16, u16> =
+        PORTS.chain([APPLICATION_PORT]).map(|port| (port, free_port())).collect();
     let mut script = String::from("set -eu\numask 022\nexport PATH=\"$PWD/bin:$PATH:/usr/sbin\"\n");
     for (number, segment) in segments.iter().enumerate() {
         let _infallible = writeln!(script, "{{\n{}}} >out.{number} 2>&1 </dev/null", segment.commands);
@@ -242,8 +251,122 @@ fn the_guide_on_containers_works() {
 }
 
 #[test]
+fn the_guide_on_https_by_acme_works() {
+    run_page("docs/guides/https-application.md");
+}
+
+#[test]
+fn the_guide_on_metrics_and_grafana_works() {
+    run_page("docs/guides/metrics.md");
+}
+
+#[test]
+fn the_guide_on_grpc_works() {
+    run_page("docs/guides/grpc.md");
+}
+
+#[test]
+fn the_guide_on_mutual_tls_works() {
+    run_page("docs/guides/mutual-tls.md");
+}
+
+#[test]
+fn the_guide_on_php_in_production_works() {
+    run_page("docs/guides/php.md");
+}
+
+#[test]
+fn the_guide_on_caches_larger_than_memory_works() {
+    run_page("docs/guides/large-cache.md");
+}
+
+#[test]
+fn the_guide_on_migrating_from_varnish_works() {
+    run_page("docs/guides/from-varnish.md");
+}
+
+#[test]
+fn the_guide_on_migrating_from_haproxy_works() {
+    run_page("docs/guides/from-haproxy.md");
+}
+
+#[test]
+fn the_guide_on_migrating_from_caddy_works() {
+    run_page("docs/guides/from-caddy.md");
+}
+
+/// Grafana shows an empty panel for a name that does not exist, without an error.
+#[test]
+fn the_dashboard_for_grafana_uses_existing_metrics() {
+    let counters = run(BINARY, &["reference", "counters"]).stdout;
+    let text = fs::read_to_string(root().join("examples/metrics/grafana.json")).expect("the file is there");
+    let dashboard: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let expressions: Vec<&str> = targets.map(|target| target["expr"].as_str().expect("a text")).collect();
+    assert!(expressions.len() > 20, "{expressions:?}");
+    for expression in expressions {
+        let words = expression.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        let names: Vec<&str> =
+            words.filter(|word| word.starts_with("ringroad_") || word.starts_with("process_")).collect();
+        assert!(!names.is_empty(), "{expression}");
+        for name in names {
+            let family = name.strip_suffix("_bucket").unwrap_or(name);
+            let kind = if family == name { "" } else { " histogram " };
+            let row = counters.lines().find(|line| line.starts_with(&format!("| `{family}` |")));
+            let row = row.unwrap_or_else(|| panic!("{name} of {expression} does not exist"));
+            assert!(row.contains(kind), "{row}");
+            // Labels that the expression groups by or compares are labels of the metric, or of Prometheus.
+            for label in [
+                "code", "server", "location", "upstream", "peer", "zone", "state", "limit", "reason",
+                "device", "op",
+            ] {
+                let uses = expression.contains(&format!("{label}="))
+                    || expression.contains(&format!("{label},"))
+                    || expression.contains(&format!(" {label})"))
+                    || expression.contains(&format!("({label})"));
+                assert!(!uses || row.contains(&format!("`{label}`")), "{label} of {expression}: {row}");
+            }
+        }
+    }
+}
+
+#[test]
 fn the_tasks_of_the_readme_work() {
     run_page("README.md");
+}
+
+/// Every command ends, and succeeds. The results of the requests are checked by `serve/sites.rs`.
+#[test]
+fn the_commands_of_the_examples_can_be_pasted() {
+    let examples = fs::read_dir(root().join("examples")).expect("the directory is there");
+    let names = examples.map(|entry| entry.expect("an entry").file_name().into_string().expect("text"));
+    let pages: Vec<String> = names.map(|name| format!("examples/{name}/README.md")).collect();
+    let pages = pages.iter().filter(|page| root().join(page).exists());
+    std::thread::scope(|scope| {
+        for page in pages {
+            scope.spawn(move || {
+                let text = fs::read_to_string(root().join(page)).expect("the page is there");
+                // The program of the test instead of that of the page, which is the same.
+                let text = text.replace("cargo build --release -p ringroad\n", "");
+                let text =
+                    text.replace("target/release/ringroad", "ringroad").replace("/tmp/origin", "origin");
+                // Programs that some lines need. Pages that start them are skipped without them.
+                let needed = [
+                    ("php-fpm8.2", "php-fpm8.2"),
+                    ("uwsgi-core", "uwsgi-core"),
+                    ("jq ", "jq"),
+                    ("openssl", "openssl"),
+                ];
+                if needed.iter().any(|(command, program)| text.contains(command) && !has(program)) {
+                    return;
+                }
+                let dir = TempDir::new("example");
+                dir.write("work/report.pdf", "a report");
+                run_text(&dir, page, &text, &[]);
+            });
+        }
+    });
 }
 
 #[test]
