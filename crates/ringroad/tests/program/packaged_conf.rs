@@ -4,7 +4,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use crate::control::BINARY;
-use testkit::{Client, Server};
+use testkit::ports::free_port;
+use testkit::program::run;
+use testkit::{Client, ListenAddr, Server};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -20,6 +22,8 @@ fn moved(text: &str, dir: &Path) -> String {
     let text = text
         .replace("user www-data;", "daemon off;")
         .replace("pid /run/ringroad.pid", "pid logs/nginx.pid")
+        .replace("/run/ringroad-", &at("ringroad-"))
+        .replace("/tmp/ringroad-admin.sock", &at("ringroad-admin.sock"))
         .replace("pid /tmp/ringroad.pid", "pid logs/nginx.pid; daemon off")
         .replace("/var/log/ringroad/error.log", "logs/error.log notice")
         .replace("error_log /dev/stderr", "error_log logs/error.log notice")
@@ -27,13 +31,19 @@ fn moved(text: &str, dir: &Path) -> String {
         .replace("/var/log/ringroad/", "logs/")
         .replace("/usr/share/ringroad/html", &root().join("packaging/html").display().to_string())
         .replace("_temp_path /tmp/", &format!("_temp_path {}/", at("logs")));
-    text.replace("listen 80 ", "listen 127.0.0.1:0 ")
+    text.replace("listen 80 ", &format!("listen 127.0.0.1:{} ", free_port()))
         .replace("listen [::]:80 default_server;", "")
         .replace("listen 8080 ", "listen 127.0.0.1:0 ")
 }
 
+/// Returns the port, besides which packages have a unix socket.
+fn port(server: &Server) -> ListenAddr {
+    let mut addresses = server.logged_addresses().into_iter();
+    addresses.find(|address| matches!(address, ListenAddr::Tcp(_))).expect("a port")
+}
+
 fn page(server: &Server) {
-    let page = Client::connect(server.addr(0)).get("/");
+    let page = Client::connect(&port(server)).get("/");
     assert_eq!(page.status, 200);
     assert!(page.text().contains("Ringroad is installed and serves this page"));
     assert!(page.field("content-type").is_some_and(|kind| kind.starts_with("text/html")));
@@ -49,15 +59,33 @@ fn the_site_of_the_debian_package_is_served() {
     let builder = builder
         .conf(&conf)
         .text("conf/mime.types", &text("examples/mime.types"))
-        .text("conf/conf.d/empty.conf", "")
+        .text("conf/conf.d/status.conf", &moved(&text("packaging/etc/conf.d/status.conf"), &dir))
         .text("conf/sites-available/default", &with_snippets)
         .text("conf/snippets/security-headers.conf", &text("packaging/etc/snippets/security-headers.conf"));
     std::fs::create_dir(dir.join("conf/sites-enabled")).expect("new");
     symlink("../sites-available/default", dir.join("conf/sites-enabled/default")).expect("new");
     let server = builder.start();
     page(&server);
-    let response = Client::connect(server.addr(0)).get("/nowhere");
+    let response = Client::connect(&port(&server)).get("/nowhere");
     assert_eq!((response.status, response.field("x-content-type-options")), (404, Some("nosniff")));
+    operated(&server, "conf/nginx.conf");
+}
+
+/// The commands of an operator find what they need in the configuration, without further arguments.
+fn operated(server: &Server, conf: &str) {
+    let prefix = format!("{}/", server.dir().display());
+    let command = |args: &[&str]| {
+        let said = run(BINARY, &[args, &["-p", &prefix, "-c", conf]].concat());
+        assert!(said.status.success(), "{args:?}: {}", said.stderr);
+        said.stdout + &said.stderr
+    };
+    assert!(command(&["-t", "--diff"]).contains("test is successful"));
+    let url = format!("http://{}/", port(server));
+    assert!(command(&["explain", "--running", &url]).contains("response"));
+    assert!(command(&["top", "-1", "--every", "1"]).contains("requests"));
+    assert!(command(&["health"]).contains("status 200, \"ok\""));
+    command(&["drain"]);
+    command(&["undrain"]);
 }
 
 #[test]
@@ -67,6 +95,29 @@ fn the_image_serves_its_page_and_its_health_check() {
     let server = builder.conf(&conf).text("conf/mime.types", &text("examples/mime.types")).start();
     page(&server);
     assert_eq!(Client::connect(server.addr(0)).get("/health").status, 200);
+}
+
+/// The socket of the Debian package has the metrics for every user, and changes nothing.
+#[test]
+fn the_status_of_the_debian_package_is_read_through_a_socket() {
+    let builder = Server::builder(BINARY);
+    let dir = builder.dir().to_owned();
+    let conf = moved(&text("packaging/etc/ringroad.conf"), &dir);
+    let server = builder
+        .conf(&conf)
+        .text("conf/mime.types", &text("examples/mime.types"))
+        .text("conf/conf.d/status.conf", &moved(&text("packaging/etc/conf.d/status.conf"), &dir))
+        .start();
+    let socket = ListenAddr::Unix(dir.join("ringroad-status.sock"));
+    assert!(Client::connect(&socket).get("/metrics").text().contains("ringroad_build_info"));
+    assert!(Client::connect(&socket).get("/api/9/nginx").text().contains("version"));
+    assert_eq!(
+        Client::connect(&socket).request("DELETE", "/api/9/http/upstreams/a/servers/0", &[]).status,
+        405
+    );
+    let prefix = format!("{}/", server.dir().display());
+    let said = run(BINARY, &["stat", "-1", "-p", &prefix, "-c", "conf/nginx.conf"]);
+    assert!(said.status.success() && said.stdout.contains("requests/s"), "{}", said.stderr);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::{Release, fresh_dir, make_dir, sbom, tool, write};
 use crate::{Failure, workspace};
 
 /// Files that are copied unchanged, with their modes.
-const FILES: [(&str, &str, u32); 16] = [
+const FILES: [(&str, &str, u32); 17] = [
     ("packaging/signal", "usr/libexec/ringroad/signal", 0o755),
     ("packaging/systemd/ringroad.service", "usr/lib/systemd/system/ringroad.service", 0o644),
     ("packaging/systemd/ringroad.socket", "usr/share/doc/ringroad/examples/ringroad.socket", 0o644),
@@ -16,6 +16,7 @@ const FILES: [(&str, &str, u32); 16] = [
     ("packaging/logrotate", "etc/logrotate.d/ringroad", 0o644),
     ("packaging/etc/default/ringroad", "etc/default/ringroad", 0o644),
     ("packaging/etc/ringroad.conf", "etc/ringroad/ringroad.conf", 0o644),
+    ("packaging/etc/conf.d/status.conf", "etc/ringroad/conf.d/status.conf", 0o644),
     ("packaging/etc/sites-available/default", "etc/ringroad/sites-available/default", 0o644),
     ("packaging/etc/snippets/proxy.conf", "etc/ringroad/snippets/proxy.conf", 0o644),
     ("packaging/etc/snippets/security-headers.conf", "etc/ringroad/snippets/security-headers.conf", 0o644),
@@ -28,7 +29,7 @@ const FILES: [(&str, &str, u32); 16] = [
 ];
 
 /// Directories that are installed without files.
-const DIRECTORIES: [&str; 2] = ["etc/ringroad/conf.d", "etc/ringroad/sites-enabled"];
+const DIRECTORIES: [&str; 1] = ["etc/ringroad/sites-enabled"];
 
 /// Texts that the program generates. The manual page is compressed.
 const GENERATED: [(&[&str], &str); 4] = [

@@ -48,6 +48,19 @@ fn the_package_installs_upgrades_under_load_and_uninstalls() {
     chroot.run(&["/usr/sbin/ringroad"]);
     let started = chroot.pid().expect("a pid file");
     assert!(Client::connect(&address).get("/").text().contains("Ringroad is installed"));
+    // The configuration of the package has all that the commands of an operator need.
+    let explained = format!("http://{address}/");
+    for command in [
+        &["ringroad", "health"][..],
+        &["ringroad", "stat", "-1"],
+        &["ringroad", "top", "-1", "--every", "1"],
+        &["ringroad", "explain", "--running", &explained],
+        &["ringroad", "-t", "--diff"],
+        &["ringroad", "drain"],
+        &["ringroad", "undrain"],
+    ] {
+        println!("{command:?}: {}", chroot.run(command));
+    }
 
     let requests = under_load(&address, || {
         println!("upgraded: {}", chroot.install(&second));
