@@ -44,15 +44,21 @@ const HANDSHAKES_MAX: usize = 32;
 /// Time after which a silent connection ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// A connection, and the request that waits until it is open.
+/// A connection, and the request that waits until it is open and the server permits another stream.
 #[derive(Default)]
 struct Slot {
     link: Option<QuicLink>,
-    waiting: Option<Pending>,
+    waiting: Option<Waiting>,
     /// Whether the slot is in the queue of slots that can take a request.
     is_queued: bool,
     /// Whether something has happened since the last turn.
     is_touched: bool,
+}
+
+/// A request with its header block.
+struct Waiting {
+    pending: Pending,
+    block: Vec<u8>,
 }
 
 /// One thread's share of a load over HTTP/3.
@@ -218,7 +224,8 @@ impl<'a> QuicWorker<'a> {
             if let Some(link) = &mut slot.link {
                 link.expire(u64::MAX, &mut ended);
             }
-            let pending = ended.into_iter().map(|(pending, _)| pending).chain(slot.waiting.take());
+            let waiting = slot.waiting.take().map(|waiting| waiting.pending);
+            let pending = ended.into_iter().map(|(pending, _)| pending).chain(waiting);
             pending.for_each(|pending| self.tally.count_failed(Failed::Timeout, pending.due, self.now));
         }
         while let Some(due) = self.schedule.take(self.now) {
@@ -261,7 +268,8 @@ impl<'a> QuicWorker<'a> {
             self.next_tick = self.now + TICK;
             let expired = self.now.saturating_sub(nanos(self.plan.timeout));
             for index in 0..self.slots.len() {
-                if self.slots[index].waiting.is_some_and(|pending| pending.sent <= expired) {
+                let waiting = self.slots[index].waiting.as_ref();
+                if waiting.is_some_and(|waiting| waiting.pending.sent <= expired) {
                     self.close(index);
                     self.offer(index);
                 }
@@ -284,13 +292,7 @@ impl<'a> QuicWorker<'a> {
                 Err(failed) => self.tally.count_failed(failed, pending.due, self.now),
             }
         }
-        let slot = &mut self.slots[index];
-        let Some(link) = &mut slot.link else { return Ok(()) };
-        if link.is_open
-            && let Some(pending) = slot.waiting.take()
-        {
-            self.send(index, pending);
-        }
+        self.send_waiting(index);
         let Some(link) = &mut self.slots[index].link else { return Ok(()) };
         let is_used_up = self.plan.reuse == Reuse::PerRequest && has_ended;
         if !link.is_lost && !is_used_up {
@@ -315,7 +317,7 @@ impl<'a> QuicWorker<'a> {
         let is_open = link.is_open;
         let failed = if is_open { Failed::Reset } else { Failed::Connect };
         let in_flight = link.close(&mut self.endpoint, &mut self.packets, &mut self.noise, now);
-        for pending in in_flight.chain(slot.waiting.take()) {
+        for pending in in_flight.chain(slot.waiting.take().map(|waiting| waiting.pending)) {
             self.under_way -= 1;
             self.tally.count_failed(failed, pending.due, self.now);
         }
@@ -336,7 +338,8 @@ impl<'a> QuicWorker<'a> {
         let slot = &self.slots[index];
         match (&slot.link, self.plan.reuse) {
             (Some(link), Reuse::KeepAlive) => {
-                link.is_open && !link.is_lost && link.in_flight() < self.settings.streams as usize
+                let is_blocked = !link.is_open || link.is_lost || slot.waiting.is_some();
+                !is_blocked && link.in_flight() < self.settings.streams as usize
             }
             (link, Reuse::PerRequest) => link.is_none(),
             (None, Reuse::KeepAlive) => false,
@@ -352,13 +355,13 @@ impl<'a> QuicWorker<'a> {
                 let Some(due) = self.schedule.take(self.now) else { break };
                 let pending = Pending { due, sent: self.now };
                 self.under_way += 1;
+                self.slots[index].waiting = Some(Waiting { pending, block: self.block() });
                 if self.plan.reuse == Reuse::PerRequest {
-                    self.slots[index].waiting = Some(pending);
                     self.open(index)?;
                     self.tally.connections += 1;
                     self.proceed(index, &mut Vec::new())?;
                 } else {
-                    self.send(index, pending);
+                    self.send_waiting(index);
                     if !std::mem::replace(&mut self.slots[index].is_touched, true) {
                         touched.push(index);
                     }
@@ -379,8 +382,8 @@ impl<'a> QuicWorker<'a> {
         Ok(())
     }
 
-    /// Sends the next request over an open connection.
-    fn send(&mut self, index: usize, pending: Pending) {
+    /// Returns the header block of the next request.
+    fn block(&mut self) -> Vec<u8> {
         let mut path = Vec::new();
         self.requests.push(&mut path);
         let mut block = Vec::new();
@@ -391,11 +394,17 @@ impl<'a> QuicWorker<'a> {
                 push_field(&mut block, name.to_ascii_lowercase().as_bytes(), value.trim().as_bytes());
             }
         }
-        let Some(link) = &mut self.slots[index].link else { return };
-        if !link.request(&block, &self.plan.body, pending) {
-            // The server permits fewer streams than the plan has.
-            self.under_way -= 1;
-            self.tally.count_failed(Failed::Reset, pending.due, self.now);
+        block
+    }
+
+    /// Sends the request that waits, if its connection is open and has a stream for it.
+    fn send_waiting(&mut self, index: usize) {
+        let Slot { link: Some(link), waiting, .. } = &mut self.slots[index] else { return };
+        if link.is_open
+            && let Some(Waiting { pending, block }) = waiting
+            && link.request(block, &self.plan.body, *pending)
+        {
+            *waiting = None;
         }
     }
 
