@@ -1,8 +1,9 @@
 //! Other implementations of HTTP/3, if they are installed.
 
+use std::path::Path;
 use std::process::Command;
 
-use testkit::{Content, TempDir};
+use testkit::{Content, Server, TempDir};
 
 use crate::{address, serve, writable};
 
@@ -32,22 +33,52 @@ fn run(python: &str, script: &str, arguments: &[&str]) {
     assert!(run.status.success() && text.trim().ends_with("done"), "{text}\n{errors}");
 }
 
+/// Length of the large file.
+const LEN: usize = 300 << 10;
+
+/// Starts a server for clients that request `/hello` and `/large.bin`, and store files in `/put/`, below this directory.
+fn serve_for_peers(site: &Path) -> Server {
+    let directives = format!(
+        "ssl_early_data on; location = /hello {{ return 200 'hello $http3'; }} \
+         location /put/ {{ root {}; dav_methods PUT; create_full_put_path on; }}",
+        site.display()
+    );
+    serve(2, &directives, |builder| builder.file("html/large.bin", Content::new(3, LEN as u64)))
+}
+
 #[test]
 fn aioquic_sends_and_receives() {
     let Some(python) = aioquic() else { return };
-    let len = 300 << 10;
     let data = TempDir::new("http3");
     let site = writable(&data);
-    let uploads =
-        format!("location /put/ {{ root {}; dav_methods PUT; create_full_put_path on; }}", site.display());
-    let server =
-        serve(2, &format!("location = /hello {{ return 200 'hello $http3'; }} {uploads}"), |builder| {
-            builder.file("html/large.bin", Content::new(3, len as u64))
-        });
-    let port = address(&server).port().to_string();
-    run(&python, AIOQUIC, &[&port, &len.to_string()]);
-    let stored = std::fs::read(site.join("put/x")).expect("a file");
-    assert_eq!(stored.len(), len);
+    let server = serve_for_peers(&site);
+    run(&python, AIOQUIC, &[&address(&server).port().to_string(), &LEN.to_string()]);
+    assert_eq!(std::fs::read(site.join("put/x")).expect("a file").len(), LEN);
+}
+
+/// Requests, a new network path, a client that prefers version 2 of QUIC, resumption, early data.
+#[test]
+fn quic_go_sends_and_receives() {
+    let data = TempDir::new("http3");
+    let program = data.path().join("client");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/http3/go");
+    let go = |args: &[&str]| Command::new("go").args(args).current_dir(&directory).output();
+    if !go(&["mod", "download"]).is_ok_and(|output| output.status.success()) {
+        return testkit::skip(
+            "go is not installed, or has no access to its modules (github.com/quic-go/quic-go)",
+        );
+    }
+    let built = go(&["build", "-o", program.to_str().expect("a path"), "."]).expect("it is installed");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let site = writable(&data);
+    let server = serve_for_peers(&site);
+    let said = Command::new(program)
+        .args([&address(&server).port().to_string(), &LEN.to_string()])
+        .output()
+        .expect("the client");
+    let (text, errors) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    assert!(said.status.success() && text == "done\n", "{text}\n{errors}");
+    assert_eq!(std::fs::read(site.join("put/go")).expect("a file").len(), LEN);
 }
 
 #[test]

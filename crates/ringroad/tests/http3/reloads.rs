@@ -226,7 +226,10 @@ impl Daemon {
         dir.write("conf/a.key", key);
         let text = conf(2, &format!("limit_rate 150k; {}", directives("here")))
             .replace("127.0.0.1:0", &format!("127.0.0.1:{port}"))
-            .replace("info; events {}", "info; events { worker_connections 2000; } daemon on; pid logs/pid;");
+            .replace(
+                "info; events {}",
+                "info; events { worker_connections 10000; } daemon on; pid logs/pid;",
+            );
         dir.write("conf/server.conf", text);
         let daemon = Daemon { dir, address: ([127, 0, 0, 1], port).into() };
         let prefix = format!("{}/", daemon.dir.path().display());
@@ -291,7 +294,9 @@ const REQUEST_REJECTED: u64 = 0x10b;
 
 impl Visitor {
     fn new(address: SocketAddr, content: Content, len: usize) -> Visitor {
-        let mut client = Client::connect(address);
+        // The other visitors of its thread may need longer than the default until it is driven again.
+        let mut client =
+            Client::with(address, Options { idle: Duration::from_secs(600), ..Options::default() });
         assert!(client.lost.is_none(), "{:?}", client.lost);
         let download = client.send("GET", "/large.bin", &[], None);
         Visitor { address, client, download, old: None, content, len }
@@ -348,18 +353,19 @@ impl Visitor {
 }
 
 /// Downloads and small requests of more than a hundred connections, through a reload in place, an upgrade of the binary, and the end of an upgrade
-/// that was taken back: no request fails, and no connection is lost.
+/// that was taken back: no request fails, and no connection is lost. `RINGROAD_TEST_CONNECTIONS` sets another number of connections.
 #[test]
 fn connections_survive_a_reload_and_upgrades_of_the_binary() {
     const THREADS: usize = 8;
-    const EACH: usize = 13;
+    let connections =
+        std::env::var("RINGROAD_TEST_CONNECTIONS").map_or(104, |count| count.parse().expect("a number"));
     let (len, content) = (300 << 10, Content::new(7, 300 << 10));
     let daemon = Daemon::start(content);
     let (is_done, requests) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let visit = || {
             let mut visitors: Vec<Visitor> =
-                (0..EACH).map(|_| Visitor::new(daemon.address, content, len)).collect();
+                (0..connections / THREADS).map(|_| Visitor::new(daemon.address, content, len)).collect();
             while !is_done.load(Ordering::SeqCst) {
                 let done = visitors.iter_mut().map(Visitor::step).sum();
                 requests.fetch_add(done, Ordering::SeqCst);
