@@ -159,8 +159,6 @@ impl UdpEndpoint {
                 self.complain(Level::Error, format_args!("recvmmsg() failed ({})", Reason(errno)));
                 rt::sleep_until(rt::now() + ERROR_PAUSE).await;
             }
-            // The sessions get their turn.
-            rt::yield_now().await;
         }
     }
 

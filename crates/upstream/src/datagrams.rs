@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
+use std::pin::pin;
 
 use io::Errno;
 use io::op::PeerAddr;
@@ -250,6 +251,8 @@ impl Exchange<'_> {
         {
             return self.broken(session, "send()", errno);
         }
+        // It stays armed while datagrams of the client arrive.
+        let mut readable = pin!(Some(self.socket.readable()));
         loop {
             self.client.clear_arrived();
             while let Some(joined) = self.next_datagrams(progress) {
@@ -266,13 +269,21 @@ impl Exchange<'_> {
             if progress.is_done(self.limits) {
                 return self.ended(session, progress, "done");
             }
-            match timer.limit(Box::pin(select(self.client.arrived(), self.socket.readable()))).await {
+            if readable.is_none() {
+                readable.set(Some(self.socket.readable()));
+            }
+            let Some(armed) = readable.as_mut().as_pin_mut() else { continue };
+            let arrived = match timer.limit(select(self.client.arrived(), armed)).await {
                 Err(rt::Elapsed) => return self.timed_out(session, progress),
-                Ok(Either::Left(()) | Either::Right(Err(_))) => {}
-                Ok(Either::Right(Ok(()))) => match self.receive(session, progress) {
+                Ok(arrived) => arrived,
+            };
+            let Either::Right(is_readable) = arrived else { continue };
+            readable.set(None);
+            if is_readable.is_ok() {
+                match self.receive(session, progress) {
                     Ok(()) => timer.set(rt::now() + self.settings.timeout),
                     Err(errno) => return self.broken(session, "recv()", errno),
-                },
+                }
             }
         }
     }
