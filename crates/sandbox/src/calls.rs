@@ -18,7 +18,9 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
-use crate::lists::{COMMON, COMMON_OF_X86_64, FILES, FILES_OF_X86_64, Named, REFUSED, SOCKETS, WORKER};
+use crate::lists::{
+    COMMON, COMMON_OF_X86_64, FCHMODAT2, FILES, FILES_OF_X86_64, Named, REFUSED, SOCKETS, WORKER,
+};
 use crate::{Error, failed};
 
 /// The purpose of a process, which determines its permitted calls.
@@ -98,7 +100,7 @@ fn filter(
 
 /// Returns the name of a call, or its number if it is in no list.
 fn name(number: u32) -> String {
-    let lists = [COMMON, FILES, SOCKETS, WORKER, REFUSED, CONDITIONAL];
+    let lists = [COMMON, FILES, FCHMODAT2, SOCKETS, WORKER, REFUSED, CONDITIONAL];
     let known = lists.into_iter().flatten().find(|(known, _)| *known == i64::from(number));
     match known {
         Some((_, name)) => name.trim_start_matches("SYS_").to_owned(),
@@ -190,7 +192,7 @@ fn rules(calls: Calls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> 
         Calls::Agent => &[SOCKETS],
         Calls::Signer => &[],
     };
-    let files: &[Named] = if calls == Calls::Signer { &[] } else { &[FILES, FILES_OF_X86_64] };
+    let files: &[Named] = if calls == Calls::Signer { &[] } else { &[FILES, FCHMODAT2, FILES_OF_X86_64] };
     let permitted =
         [COMMON, COMMON_OF_X86_64].into_iter().chain([files, lists].into_iter().flatten().copied());
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =

@@ -38,11 +38,14 @@ pub(crate) const COMMON_OF_X86_64: Named = &[];
 #[rustfmt::skip]
 pub(crate) const FILES: Named = calls![
     SYS_chdir SYS_copy_file_range SYS_faccessat SYS_faccessat2 SYS_fadvise64 SYS_fallocate SYS_fchmod
-    SYS_fchmodat SYS_fchmodat2 SYS_fdatasync SYS_fgetxattr SYS_flock SYS_fstatfs SYS_fsync SYS_ftruncate
+    SYS_fchmodat SYS_fdatasync SYS_fgetxattr SYS_flock SYS_fstatfs SYS_fsync SYS_ftruncate
     SYS_getcwd SYS_getdents64 SYS_linkat SYS_memfd_create SYS_mkdirat SYS_openat SYS_openat2
     SYS_readahead SYS_readlinkat SYS_renameat SYS_renameat2 SYS_sendfile SYS_splice SYS_statfs
     SYS_symlinkat SYS_sync_file_range SYS_tee SYS_truncate SYS_umask SYS_unlinkat SYS_utimensat
 ];
+
+/// fchmodat2(2) of Linux 6.6, for the same purpose. It has one number on all architectures, which libc does not have for each.
+pub(crate) const FCHMODAT2: Named = &[(452, "SYS_fchmodat2")];
 
 /// Calls for the same purpose that only x86-64 has.
 #[rustfmt::skip]

@@ -93,7 +93,7 @@ Usage: cargo xtask COMMAND
   fuzz --tls [--seconds N] [--seed N] [--target NAME]
                         the targets of TLS, which the gate leaves out
   loom                  the models of how threads meet, in every order
-  toolchains            the oldest compiler that is promised, and the pure crates for wasm32
+  toolchains            the oldest compiler that is promised, ARM, and the pure crates for wasm32
   sample [SEED]         comments, paragraphs, messages and subjects at random, for a test by readers
   reference             writes docs/directives.md and docs/counters.md from the tables
 ";

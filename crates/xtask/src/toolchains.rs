@@ -1,8 +1,8 @@
-//! `cargo xtask toolchains`: compiles the product with the oldest compiler that the manifest promises, and the pure
+//! `cargo xtask toolchains`: compiles the product with the oldest compiler that the manifest promises and for ARM, and the pure
 //! crates for a target without an operating system.
 //!
 //! The first check also covers a build without the feature `bench`. If the oldest compiler is not installed, the check
-//! reports this and uses the current one; if the target is not installed, the check reports this and passes.
+//! reports this and uses the current one; if a target is not installed, its check reports this and passes.
 //! `.ci/tools` installs both with rustup, if available.
 
 use std::process::{Command, Stdio};
@@ -15,10 +15,17 @@ const BARE_TARGET: &str = "wasm32-unknown-unknown";
 /// Crates that perform no I/O and do not read the clock.
 const PURE: [&str; 2] = ["http", "conf"];
 
-/// Runs both checks.
+/// The other architecture that the product supports.
+const ARM_TARGET: &str = "aarch64-unknown-linux-gnu";
+
+/// The C compiler for this architecture, which the cryptographic library needs.
+const ARM_COMPILER: &str = "aarch64-linux-gnu-gcc";
+
+/// Runs all checks.
 pub(crate) fn check() -> Result<(), Failure> {
     check_oldest()?;
-    check_pure()
+    check_pure()?;
+    check_arm()
 }
 
 /// Compiles the product with the version of `rust-version`, without generating code.
@@ -37,13 +44,35 @@ fn check_oldest() -> Result<(), Failure> {
     workspace::run(rustup_cargo(&toolchain).args(plain).args(["--target-dir", "target/oldest"]))
 }
 
+/// Whether the standard library for a target is installed.
+fn has_target(target: &str) -> bool {
+    let library = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output();
+    library.is_ok_and(|output| {
+        std::path::Path::new(String::from_utf8_lossy(&output.stdout).trim()).join("").is_dir()
+    })
+}
+
+/// Checks the product for ARM, without linking it.
+fn check_arm() -> Result<(), Failure> {
+    let mut version = Command::new(ARM_COMPILER);
+    version.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    if !has_target(ARM_TARGET) || !version.status().is_ok_and(|status| status.success()) {
+        println!(
+            "{ARM_TARGET} or its C compiler is not installed, so this architecture was not checked: rustup target add {ARM_TARGET}; \
+             apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+        );
+        return Ok(());
+    }
+    println!("{ARM_TARGET}, for ringroad:");
+    let mut command =
+        workspace::cargo(&["check", "--locked", "--quiet", "--package", "ringroad", "--target", ARM_TARGET]);
+    command.env("CC_aarch64_unknown_linux_gnu", ARM_COMPILER);
+    workspace::run(&mut command)
+}
+
 /// Checks the pure crates for the bare target.
 fn check_pure() -> Result<(), Failure> {
-    let library = Command::new("rustc").args(["--print", "target-libdir", "--target", BARE_TARGET]).output();
-    let is_installed = library.is_ok_and(|output| {
-        std::path::Path::new(String::from_utf8_lossy(&output.stdout).trim()).join("").is_dir()
-    });
-    if !is_installed {
+    if !has_target(BARE_TARGET) {
         println!(
             "{BARE_TARGET} is not installed, so the pure crates were not checked: rustup target add {BARE_TARGET}"
         );
