@@ -11,7 +11,7 @@
 //! | [`h1`] | a connection of HTTP/1: `input` reads header sections, `body` request bodies; `head`, `respond` and `outlet` write, and `departure` notices a client that leaves during a pause; `rest` discards unread bodies and ends the connection. `transport` and `client` are the interfaces for `exchange` |
 //! | [`h2`] | a connection of HTTP/2: its task in `mod`, the state that it shares with its streams in `shared`, a request in `stream`, requests that a client with many cancellations has to wait for in `held`; `head` as in `h1`, `link` for `streams` |
 //! | [`h3`] | a connection of HTTP/3, as in `h2`: its task in `mod`, the common state in `shared`, a request in `stream`, `link` for `streams` |
-//! | [`quic`] | UDP sockets and connections of QUIC, over `quinn-proto`: `connection`, `ids` of connections, the `choose` of a server |
+//! | [`quic`] | UDP sockets and connections of QUIC, over `quinn-proto`: `connection`, `ids` of connections, `congestion` control, the `choose` of a server |
 //! | [`streams`] | requests of connections with concurrent streams, of HTTP/2 and HTTP/3: `transport`, `outlet`, `body`, `client`, `duplex` as in `h1`, over the trait `Link`; the task of a request in `run`, received bytes in `inbox` |
 //! | [`stream`] | a connection of `stream`, from its accept to its end |
 //! | [`udp`] | sessions of UDP in `stream` |

@@ -10,7 +10,7 @@ use io::Errno;
 use quinn_proto::{ConnectionHandle, EndpointEvent, Event, Transmit, VarInt};
 use rt::local::Counted;
 
-use crate::quic::Endpoint;
+use crate::quic::{Endpoint, congestion};
 
 /// Maximum number of datagrams of one send: those of 64 KiB.
 const DATAGRAMS_MAX: usize = 44;
@@ -139,7 +139,8 @@ impl QuicConnection {
             if unsent.is_none() {
                 packets.clear();
                 let most = if self.endpoint.socket.joins_datagrams() { DATAGRAMS_MAX } else { 1 };
-                *unsent = self.proto.borrow_mut().poll_transmit(rt::now(), most, &mut packets);
+                *unsent =
+                    congestion::next_packets(&mut self.proto.borrow_mut(), rt::now(), most, &mut packets);
             }
             let Some(transmit) = unsent.as_ref() else {
                 *packets = Vec::new();

@@ -9,6 +9,7 @@
 //! its events, timeouts and packets.
 
 mod choose;
+mod congestion;
 mod connection;
 mod forward;
 mod ids;
@@ -24,7 +25,6 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use io::Errno;
 use io::sys::{Datagrams, DatagramsToSend};
-use quinn_proto::congestion::{BbrConfig, CubicConfig};
 use quinn_proto::{
     ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, IdleTimeout, Incoming, ServerConfig,
     Transmit, TransportConfig, VarInt,
@@ -40,7 +40,7 @@ use choose::ServerChoice;
 pub(crate) use connection::{QuicConnection, Sent};
 use exchange::capacity::Resource;
 use exchange::error_log;
-use exchange::http3::{CongestionControl, Http3};
+use exchange::http3::Http3;
 use exchange::request::{Address, ConnInfo, ThreadConfig};
 use exchange::thread::Thread;
 use forward::Forwarded;
@@ -436,7 +436,7 @@ fn server_config(
 
 /// Returns the transport parameters and limits of a connection.
 fn transport_config(default: &DefaultServer) -> TransportConfig {
-    let Http3 { streams_max, stream_buffer, gso, congestion, .. } = default.http3();
+    let Http3 { streams_max, stream_buffer, gso, congestion: algorithm, .. } = default.http3();
     let number = |value: u64| VarInt::from_u64(value).unwrap_or(VarInt::MAX);
     let mut transport = TransportConfig::default();
     transport.max_concurrent_bidi_streams(number((*streams_max).into()));
@@ -448,9 +448,6 @@ fn transport_config(default: &DefaultServer) -> TransportConfig {
     transport.max_idle_timeout(IdleTimeout::try_from(idle).ok());
     transport.datagram_receive_buffer_size(None);
     transport.enable_segmentation_offload(*gso);
-    match congestion {
-        CongestionControl::Cubic => transport.congestion_controller_factory(Arc::new(CubicConfig::default())),
-        CongestionControl::Bbr => transport.congestion_controller_factory(Arc::new(BbrConfig::default())),
-    };
+    transport.congestion_controller_factory(congestion::factory(*algorithm));
     transport
 }

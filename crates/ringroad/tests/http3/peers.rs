@@ -13,6 +13,9 @@ const AIOQUIC: &str = include_str!("aioquic_client.py");
 /// The same for the transport: Retry, key update, change of the connection ID, resumption, early data.
 const AIOQUIC_TRANSPORT: &str = include_str!("aioquic_transport.py");
 
+/// A client that acknowledges packets it has not received.
+const AIOQUIC_OPTIMIST: &str = include_str!("aioquic_optimist.py");
+
 /// Returns a Python with aioquic, if there is one.
 fn aioquic() -> Option<String> {
     let python = std::env::var("RINGROAD_TEST_AIOQUIC").unwrap_or_else(|_| "python3".to_owned());
@@ -26,11 +29,12 @@ fn aioquic() -> Option<String> {
     None
 }
 
-/// Runs a script, whose output must end with `done`.
-fn run(python: &str, script: &str, arguments: &[&str]) {
+/// Runs a script, whose output must end with `done`. Returns the output.
+fn run(python: &str, script: &str, arguments: &[&str]) -> String {
     let run = Command::new(python).args(["-c", script]).args(arguments).output().expect("python");
     let (text, errors) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
     assert!(run.status.success() && text.trim().ends_with("done"), "{text}\n{errors}");
+    text.into_owned()
 }
 
 /// Length of the large file.
@@ -90,6 +94,22 @@ fn aioquic_resumes_and_updates_keys() {
         );
         let server = serve(2, &directives, |builder| builder);
         run(&python, AIOQUIC_TRANSPORT, &[&address(&server).port().to_string(), mode]);
+    }
+}
+
+/// Acknowledgements of packets that are not sent yet, or that the server has left out, end the connection with PROTOCOL_VIOLATION
+/// (RFC 9000 section 13.1). The client is told so although the congestion window is full.
+#[test]
+fn optimistic_acknowledgements_end_the_connection() {
+    let Some(python) = aioquic() else { return };
+    for algorithm in ["cubic", "bbr"] {
+        let directives = format!("quic_congestion_control {algorithm};");
+        let server =
+            serve(1, &directives, |builder| builder.file("html/large.bin", Content::new(3, 8 << 20)));
+        for ahead in ["30", "3000"] {
+            let said = run(&python, AIOQUIC_OPTIMIST, &[&address(&server).port().to_string(), ahead]);
+            assert_eq!(said, "0xa\ndone\n", "{algorithm}, {ahead} packets");
+        }
     }
 }
 
