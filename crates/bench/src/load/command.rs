@@ -10,9 +10,10 @@ use std::time::Duration;
 use clap::{ArgMatches, Args, FromArgMatches, ValueEnum, value_parser};
 use io::engine::NetKind;
 
-use super::plan::{Expect, Length, LoopKind, Plan, Reuse};
+use super::plan::{Expect, Length, LoopKind, Plan, QuicSettings, Reuse};
 use super::show::{to_json, to_text};
 use super::target::Target;
+use super::tls_client::tls_client;
 use crate::failure::Failure;
 use crate::method::signals;
 
@@ -31,6 +32,12 @@ pub(crate) struct LoadOptions {
     /// Processors to use, one pinned thread on each: 0,2 [default: all allowed processors]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cpus: Vec<usize>,
+    /// Send the requests over HTTP/3, with this number in flight on each connection; certificates are not verified
+    #[arg(long, value_name = "STREAMS", num_args = 0..=1, default_missing_value = "1", conflicts_with = "engine", value_parser = value_parser!(u32).range(1..=1000))]
+    http3: Option<u32>,
+    /// With --http3, percentage of the datagrams that are lost in each direction
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, requires = "http3", value_parser = value_parser!(u32).range(..=90))]
+    loss: u32,
     /// I/O engine of the connections [default: io_uring where available]
     #[arg(long, value_enum)]
     engine: Option<EngineName>,
@@ -174,6 +181,25 @@ impl LoadOptions {
         let listed = list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let urls = self.url.iter().map(String::as_str).chain(listed);
         let targets = urls.map(Target::parse).collect::<Result<Vec<_>, _>>()?;
+        let is_https = self.http3.is_some();
+        if let Some(target) = targets.iter().find(|target| target.is_https != is_https) {
+            let text = &target.text;
+            return Err(Failure::Usage(match is_https {
+                true => format!("URL \"{text}\": HTTP/3 needs https"),
+                false => {
+                    format!(
+                        "URL \"{text}\": https is only supported over HTTP/3: add --http3, or measure http"
+                    )
+                }
+            }));
+        }
+        let quic = match self.http3 {
+            Some(streams) => {
+                let tls = tls_client(false, b"h3")?;
+                Some(QuicSettings { tls, streams, early_data: false, loss_percent: self.loss })
+            }
+            None => None,
+        };
         Ok(Plan {
             method: self.method.clone(),
             headers: self.header.clone(),
@@ -195,6 +221,7 @@ impl LoadOptions {
             },
             seed: self.seed,
             grain: self.grain.map(Duration::from_micros),
+            quic,
             ..Plan::new(targets)
         })
     }

@@ -18,6 +18,7 @@ mod run;
 mod schedule;
 mod show;
 mod target;
+mod tls_client;
 mod worker;
 
 // The interface for scenarios.
@@ -26,3 +27,4 @@ pub(crate) use plan::{Expect, Length, LoopKind, Plan, QuicSettings, ResponseKind
 pub(crate) use run::run;
 #[cfg(test)]
 pub(crate) use target::Target;
+pub(crate) use tls_client::tls_client;

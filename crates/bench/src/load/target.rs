@@ -19,6 +19,8 @@ pub(crate) struct Target {
     pub(crate) text: String,
     pub(crate) peer: PeerAddr,
     pub(crate) host: String,
+    /// Whether the scheme is `https`.
+    pub(crate) is_https: bool,
     /// The path and query, split into pieces.
     pub(crate) pieces: Vec<Piece>,
 }
@@ -41,10 +43,10 @@ impl Target {
     /// Parses a URL or pattern and resolves its host name.
     pub(crate) fn parse(text: &str) -> Result<Target, Failure> {
         let wrong = |why: &str| Failure::Usage(format!("URL \"{text}\": {why}"));
-        let rest = match text.split_once("://") {
-            Some(("http", rest)) => rest,
-            Some(("https", _)) => return Err(wrong("https is not supported: measure http")),
-            Some(_) => return Err(wrong("only http is supported")),
+        let (is_https, rest) = match text.split_once("://") {
+            Some(("http", rest)) => (false, rest),
+            Some(("https", rest)) => (true, rest),
+            Some(_) => return Err(wrong("only http and https are supported")),
             None => return Err(wrong("write it with http://")),
         };
         if text.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
@@ -60,17 +62,19 @@ impl Target {
             None => {
                 let end = rest.find(['/', '?']).unwrap_or(rest.len());
                 let (authority, path) = rest.split_at(end);
-                (PeerAddr::Inet(resolve(authority).map_err(|why| wrong(&why))?), authority.to_owned(), path)
+                let port = if is_https { 443 } else { 80 };
+                let address = resolve(authority, port).map_err(|why| wrong(&why))?;
+                (PeerAddr::Inet(address), authority.to_owned(), path)
             }
         };
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
         let pieces = pieces(&path).map_err(|why| wrong(&why))?;
-        Ok(Target { text: text.to_owned(), peer, host, pieces })
+        Ok(Target { text: text.to_owned(), peer, host, is_https, pieces })
     }
 }
 
-/// Resolves `host`, `host:port` or `[v6]:port`; returns the first address if the name has several.
-fn resolve(authority: &str) -> Result<SocketAddr, String> {
+/// Resolves `host`, `host:port` or `[v6]:port`, with this default for the port; returns the first address if the name has several.
+fn resolve(authority: &str, port: u16) -> Result<SocketAddr, String> {
     if authority.is_empty() {
         return Err("it has no host".to_owned());
     }
@@ -79,7 +83,7 @@ fn resolve(authority: &str) -> Result<SocketAddr, String> {
     }
     let after_bracket = authority.rfind(']').map_or(0, |bracket| bracket + 1);
     let has_port = authority[after_bracket..].contains(':');
-    let with_port = if has_port { authority.to_owned() } else { format!("{authority}:80") };
+    let with_port = if has_port { authority.to_owned() } else { format!("{authority}:{port}") };
     let mut found =
         with_port.to_socket_addrs().map_err(|error| format!("the host was not found ({error})"))?;
     found.next().ok_or_else(|| "the host has no address".to_owned())
@@ -137,6 +141,7 @@ mod tests {
             ("http://127.0.0.1:8080?b", "127.0.0.1:8080", "127.0.0.1:8080", "/?b"),
             ("http://[::1]/x", "[::1]:80", "[::1]", "/x"),
             ("http://[::1]:81/x", "[::1]:81", "[::1]:81", "/x"),
+            ("https://127.0.0.1/x", "127.0.0.1:443", "127.0.0.1", "/x"),
         ] {
             let target = Target::parse(text).unwrap();
             assert_eq!(target.peer, PeerAddr::Inet(peer.parse().unwrap()), "{text}");
@@ -165,7 +170,6 @@ mod tests {
     fn wrong_urls_are_reported_with_the_reason() {
         for (text, part) in [
             ("127.0.0.1/x", "http://"),
-            ("https://127.0.0.1/", "https is not supported"),
             ("ftp://127.0.0.1/", "only http"),
             ("http:///x", "no host"),
             ("http://127.0.0.1:port/", "port"),

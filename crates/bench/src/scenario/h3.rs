@@ -16,10 +16,9 @@ use super::comparison::{self, Compared, EPOLL, NGINX, RING, Text, Variant, label
 use super::described::Scenario;
 use super::measurements::{Figure, Labels, Measurements, Of, ShownColumn, at, axis, figure, plural};
 use super::served::{self, CALLS, CPU, FILES, GENERATOR_CPU, LIMITED, P50, P99, RATE, ServerCpus};
-use super::tls::client_for;
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::load::{Plan, QuicSettings, Reuse, quic};
+use crate::load::{Plan, QuicSettings, Reuse, quic, tls_client};
 use crate::method::memory;
 use crate::peers::server::{Instance, Program, Server};
 use crate::peers::tool::Peer;
@@ -111,7 +110,7 @@ fn idle_labels() -> Labels {
 
 /// Returns the settings of the client.
 fn settings(resumes: bool, early_data: bool) -> Result<QuicSettings, Failure> {
-    Ok(QuicSettings { tls: client_for(resumes, b"h3")?, streams: 1, early_data, loss_percent: 0 })
+    Ok(QuicSettings { tls: tls_client(resumes, b"h3")?, streams: 1, early_data, loss_percent: 0 })
 }
 
 /// The requested files, the certificate, and the processors of the servers.
@@ -136,7 +135,7 @@ impl Scenario for Http3Options {
         served::write_certificate(&certificate, KeyKind::EcdsaP256)?;
         let mut processors = ServerCpus::of_one_worker(bench, section);
         // A server that accepts handshakes over TCP also receives datagrams.
-        processors.tls = Some(client_for(false, b"http/1.1")?);
+        processors.tls = Some(tls_client(false, b"http/1.1")?);
         let run = H3Run { bench, files, certificate, processors };
         run.requests(section)?;
         let count = if bench.scale == Scale::Instant { self.idle.min(20) } else { self.idle };

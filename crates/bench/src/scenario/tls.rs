@@ -17,10 +17,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use tls::client::ClientSettings;
-use tls::server::Versions;
+use tls::Client;
 use tls::signing::KeyKind;
-use tls::{Client, ciphers, groups};
 
 use super::comparison::{self, Compared, NGINX, RING, Text, Variant, WHEN, labels_of};
 use super::described::Scenario;
@@ -63,23 +61,7 @@ const IDLE_BYTES: Figure =
 const KEYS: [(&str, KeyKind); 2] = [("ECDSA", KeyKind::EcdsaP256), ("RSA", KeyKind::Rsa2048)];
 
 pub(super) fn client(resumes: bool) -> Result<Client, Failure> {
-    client_for(resumes, b"http/1.1")
-}
-
-/// Returns a client that offers this protocol.
-pub(super) fn client_for(resumes: bool, protocol: &[u8]) -> Result<Client, Failure> {
-    let settings = ClientSettings {
-        identity: None,
-        versions: Versions { tls12: false, tls13: true },
-        suites: Vec::new(),
-        suites_13: ciphers::all_13(),
-        // A group that all servers support.
-        groups: groups::parse("X25519").map(|groups| groups.supported).unwrap_or_default(),
-        reuses_sessions: resumes,
-        sends_name: false,
-        alpn: vec![protocol.to_vec()],
-    };
-    Client::new(settings).map_err(|error| Failure::Other(format!("TLS: {error}")))
+    load::tls_client(resumes, b"http/1.1")
 }
 
 /// The state of a run: the requested files, the certificates, and the processors of the servers.

@@ -274,7 +274,9 @@ fn an_unresponsive_server_causes_one_line() {
 fn wrong_arguments_cause_one_line() {
     for (args, part) in [
         (&[][..], "URL"),
-        (&["https://127.0.0.1/"], "https is not supported"),
+        (&["https://127.0.0.1/"], "https is only supported over HTTP/3"),
+        (&["http://127.0.0.1/", "--http3"], "HTTP/3 needs https"),
+        (&["http://127.0.0.1/", "--loss", "1"], "required arguments were not provided"),
         (&["http://no-such-host.invalid/"], "the host was not found"),
         (&["http://127.0.0.1/", "-c", "0"], "0"),
         (&["http://127.0.0.1/", "--rate", "0"], "rate"),

@@ -443,10 +443,6 @@ const SETTLING: Duration = Duration::from_millis(300);
 mod tests {
     use std::net::UdpSocket;
 
-    use tls::client::ClientSettings;
-    use tls::server::Versions;
-    use tls::{Client, ciphers, groups};
-
     use super::super::target::Target;
     use super::*;
     use crate::load;
@@ -454,16 +450,7 @@ mod tests {
 
     #[test]
     fn a_silent_server_and_an_invalid_address_are_failures() {
-        let client = Client::new(ClientSettings {
-            identity: None,
-            versions: Versions { tls12: false, tls13: true },
-            suites: Vec::new(),
-            suites_13: ciphers::all_13(),
-            groups: groups::parse("X25519").unwrap().supported,
-            reuses_sessions: false,
-            sends_name: false,
-            alpn: vec![b"h3".to_vec()],
-        });
+        let client = load::tls_client(false, b"h3");
         let settings = QuicSettings { tls: client.unwrap(), streams: 1, early_data: false, loss_percent: 0 };
         let failure = |url: &str, reuse| {
             let plan = Plan {
