@@ -121,20 +121,37 @@ fn find(buf: &[u8], from: usize, hits: impl Fn(u64) -> u64) -> usize {
     }
 }
 
-/// Whether `name` equals `lower`, ignoring case. `name` consists of letters, digits and hyphens only: setting bit 5 lowers the case
-/// of a letter and changes no other of these bytes, so words can be compared.
+/// Whether `name` equals `lower`, ignoring case. `lower` consists of lower-case letters and hyphens only.
 pub(crate) fn name_eq_lower(name: &[u8], lower: &[u8]) -> bool {
-    const CASE_BIT: u64 = LOW_BITS * 0x20;
     if name.len() != lower.len() {
         return false;
     }
-    let same = |a: &[u8; 8], b: &[u8; 8]| u64::from_le_bytes(*a) | CASE_BIT == u64::from_le_bytes(*b);
+    // The case bit is set for the letters of `lower`, which have bit 6, but not for its hyphens.
+    let same = |a: &[u8; 8], b: &[u8; 8]| {
+        let lower = u64::from_le_bytes(*b);
+        u64::from_le_bytes(*a) | (lower >> 1) & (LOW_BITS * 0x20) == lower
+    };
     if let (Some(name_last), Some(lower_last)) = (name.last_chunk::<8>(), lower.last_chunk::<8>()) {
         // The last word overlaps the one before it.
         let (names, lowers) = (name.as_chunks::<8>().0, lower.as_chunks::<8>().0);
         return same(name_last, lower_last) && names.iter().zip(lowers).all(|(a, b)| same(a, b));
     }
-    name.iter().zip(lower).all(|(a, b)| a | 0x20 == *b)
+    name.iter().zip(lower).all(|(a, b)| a | (b >> 1) & 0x20 == *b)
+}
+
+/// Length of a window that contains every known field name and its colon.
+const NAME_WINDOW: usize = 32;
+
+/// Returns the index of the first colon, if it is among the first [`NAME_WINDOW`] bytes and all of these were received.
+#[inline]
+pub(crate) fn find_near_colon(bytes: &[u8]) -> Option<usize> {
+    let words = bytes.first_chunk::<NAME_WINDOW>()?.as_chunks::<8>().0;
+    words.iter().enumerate().find_map(|(index, word)| {
+        let differs = u64::from_le_bytes(*word) ^ (LOW_BITS * b':' as u64);
+        // Exact for the first byte that is zero.
+        let zero = differs.wrapping_sub(LOW_BITS) & !differs & HIGH_BITS;
+        (zero != 0).then(|| index * 8 + (zero.trailing_zeros() / 8) as usize)
+    })
 }
 
 /// Parses `digits` as a decimal number. Returns `None` if it is empty, has another byte than a digit, or exceeds `i64::MAX`, the

@@ -1,9 +1,9 @@
 //! [`HeaderId`]: field names that the server handles itself (RFC 9110).
 //!
-//! The parser looks each name up once, by length and first letter; later code compares IDs instead of strings. Other names are
-//! [`HeaderId::Other`] and are searched by text.
+//! The parser looks each name up once, by a hash of its length and of two letters; later code compares IDs instead of strings.
+//! Other names are [`HeaderId::Other`] and are searched by text.
 
-use crate::bytes::{find_name_end, name_eq_lower};
+use crate::bytes::name_eq_lower;
 
 /// ID of a known field name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -144,69 +144,9 @@ impl HeaderId {
     /// Returns the ID of `name`, ignoring case.
     #[must_use]
     pub fn of(name: &[u8]) -> Self {
-        if find_name_end(name, 0) == name.len() { Self::of_plain(name) } else { Self::Other }
-    }
-
-    /// Returns the ID of a name that consists of letters, digits and hyphens only, as all known names do.
-    pub(crate) fn of_plain(name: &[u8]) -> Self {
-        let Some(&first) = name.first() else { return Self::Other };
-        let candidates: &[Self] = match (name.len(), first | 0x20) {
-            (2, b't') => &[Self::Te],
-            (3, b'a') => &[Self::Age],
-            (3, b'v') => &[Self::Via],
-            (4, b'd') => &[Self::Date],
-            (4, b'e') => &[Self::Etag],
-            (4, b'h') => &[Self::Host],
-            (4, b'l') => &[Self::Link],
-            (4, b'v') => &[Self::Vary],
-            (5, b'd') => &[Self::Depth],
-            (5, b'r') => &[Self::Range],
-            (6, b'a') => &[Self::Accept],
-            (6, b'c') => &[Self::Cookie],
-            (6, b'e') => &[Self::Expect],
-            (6, b'o') => &[Self::Origin],
-            (6, b'p') => &[Self::Pragma],
-            (6, b's') => &[Self::Server],
-            (7, b'e') => &[Self::Expires],
-            (7, b'r') => &[Self::Referer, Self::Refresh],
-            (7, b't') => &[Self::Trailer],
-            (7, b'u') => &[Self::Upgrade],
-            (8, b'i') => &[Self::IfRange, Self::IfMatch],
-            (8, b'l') => &[Self::Location],
-            (9, b'o') => &[Self::Overwrite],
-            (9, b'x') => &[Self::XRealIp],
-            (10, b'c') => &[Self::Connection],
-            (10, b'k') => &[Self::KeepAlive],
-            (10, b's') => &[Self::SetCookie],
-            (10, b'u') => &[Self::UserAgent],
-            (11, b'd') => &[Self::Destination],
-            (11, b'r') => &[Self::RetryAfter],
-            (12, b'c') => &[Self::ContentType, Self::CacheStatus],
-            (13, b'a') => &[Self::Authorization, Self::AcceptRanges],
-            (13, b'c') => &[Self::CacheControl, Self::ContentRange],
-            (13, b'i') => &[Self::IfNoneMatch],
-            (13, b'l') => &[Self::LastModified],
-            (14, b'c') => &[Self::ContentLength],
-            (15, b'a') => &[Self::AcceptEncoding, Self::AcceptLanguage],
-            (15, b'x') => &[Self::XForwardedFor, Self::XAccelExpires, Self::XAccelCharset],
-            (16, b'c') => &[Self::ContentLocation, Self::ContentEncoding],
-            (16, b'p') => &[Self::ProxyConnection],
-            (16, b'w') => &[Self::WwwAuthenticate],
-            (16, b'x') => &[Self::XAccelRedirect],
-            (17, b'c') => &[Self::CdnCacheControl],
-            (17, b'i') => &[Self::IfModifiedSince],
-            (17, b't') => &[Self::TransferEncoding],
-            (17, b'x') => &[Self::XForwardedProto, Self::XAccelBuffering],
-            (18, b'p') => &[Self::ProxyAuthenticate],
-            (18, b'x') => &[Self::XAccelLimitRate],
-            (19, b'c') => &[Self::ContentDisposition],
-            (19, b'i') => &[Self::IfUnmodifiedSince],
-            (19, b'p') => &[Self::ProxyAuthorization],
-            (25, b'p') => &[Self::ProxyAuthenticationInfo],
-            _ => &[],
-        };
-        let found = candidates.iter().find(|&&id| name_eq_lower(name, LOWER_NAMES[id as usize].as_bytes()));
-        found.copied().unwrap_or(Self::Other)
+        let (Some(&first), Some(&last)) = (name.first(), name.last()) else { return Self::Other };
+        let id = BY_HASH[hash(name.len(), first, last)];
+        if name_eq_lower(name, LOWER_NAMES[id as usize].as_bytes()) { id } else { Self::Other }
     }
 
     /// Returns the name in its usual spelling; empty for [`HeaderId::Other`].
@@ -389,6 +329,92 @@ const LOWER_NAMES: [&str; HeaderId::COUNT + 1] = [
     "",
 ];
 
+/// Returns the index in [`BY_HASH`] of a name with this length, first and last byte. Each known name has another index.
+const fn hash(len: usize, first: u8, last: u8) -> usize {
+    let (first, last) = ((first | 0x20) as usize, (last | 0x20) as usize);
+    (len * 32 + first * 2 + last * 23) % 256
+}
+
+/// The known names by their hash.
+const BY_HASH: [HeaderId; 256] = {
+    let mut table = [HeaderId::Other; 256];
+    let mut index = 0;
+    while index < HeaderId::COUNT {
+        let (name, id) = (LOWER_NAMES[index].as_bytes(), IDS[index]);
+        let at = hash(name.len(), name[0], name[name.len() - 1]);
+        assert!(matches!(table[at], HeaderId::Other) && id as usize == index, "no two names have one hash");
+        table[at] = id;
+        index += 1;
+    }
+    table
+};
+
+/// The IDs of the known names in the order of the enum.
+const IDS: [HeaderId; HeaderId::COUNT] = [
+    HeaderId::Host,
+    HeaderId::Connection,
+    HeaderId::ContentLength,
+    HeaderId::TransferEncoding,
+    HeaderId::Range,
+    HeaderId::IfRange,
+    HeaderId::IfMatch,
+    HeaderId::IfNoneMatch,
+    HeaderId::IfModifiedSince,
+    HeaderId::IfUnmodifiedSince,
+    HeaderId::Expect,
+    HeaderId::UserAgent,
+    HeaderId::Referer,
+    HeaderId::Cookie,
+    HeaderId::AcceptEncoding,
+    HeaderId::Accept,
+    HeaderId::AcceptLanguage,
+    HeaderId::CacheControl,
+    HeaderId::Pragma,
+    HeaderId::Upgrade,
+    HeaderId::Authorization,
+    HeaderId::ProxyAuthorization,
+    HeaderId::ContentType,
+    HeaderId::ContentRange,
+    HeaderId::XForwardedFor,
+    HeaderId::XForwardedProto,
+    HeaderId::XRealIp,
+    HeaderId::Via,
+    HeaderId::KeepAlive,
+    HeaderId::Te,
+    HeaderId::Trailer,
+    HeaderId::Origin,
+    HeaderId::Date,
+    HeaderId::Destination,
+    HeaderId::Depth,
+    HeaderId::Overwrite,
+    HeaderId::Age,
+    HeaderId::Expires,
+    HeaderId::LastModified,
+    HeaderId::Etag,
+    HeaderId::Vary,
+    HeaderId::SetCookie,
+    HeaderId::Location,
+    HeaderId::ContentLocation,
+    HeaderId::ContentEncoding,
+    HeaderId::ContentDisposition,
+    HeaderId::AcceptRanges,
+    HeaderId::Server,
+    HeaderId::Link,
+    HeaderId::Refresh,
+    HeaderId::RetryAfter,
+    HeaderId::WwwAuthenticate,
+    HeaderId::ProxyAuthenticate,
+    HeaderId::ProxyAuthenticationInfo,
+    HeaderId::ProxyConnection,
+    HeaderId::CacheStatus,
+    HeaderId::CdnCacheControl,
+    HeaderId::XAccelExpires,
+    HeaderId::XAccelRedirect,
+    HeaderId::XAccelBuffering,
+    HeaderId::XAccelLimitRate,
+    HeaderId::XAccelCharset,
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -407,8 +433,16 @@ mod tests {
 
     #[test]
     fn similar_names_are_not_known_names() {
-        for name in ["", "Hos", "Content_Length", "Transfer-Encodinh", "X-Real_IP", "c", "\u{212a}eep-Alive"]
-        {
+        for name in [
+            "",
+            "Hos",
+            "Content_Length",
+            "Transfer-Encodinh",
+            "X-Real_IP",
+            "c",
+            "\u{212a}eep-Alive",
+            "Content\rLength",
+        ] {
             assert_eq!(HeaderId::of(name.as_bytes()), HeaderId::Other, "{name}");
         }
     }

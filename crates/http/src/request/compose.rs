@@ -84,8 +84,9 @@ impl<'a> Composer<'a> {
         if self.buf.len() + name.len() + value.len() > self.policy.head_max as usize {
             return Err(ParseError::HeadTooLong);
         }
+        let id = HeaderId::of(name);
         let (name, value) = (append(self.buf, name), append(self.buf, value));
-        add_field(self.head, self.buf, Field { name, value, id: HeaderId::Other }, seen, &self.policy)?;
+        add_field(self.head, Field { name, value, id }, seen, &self.policy)?;
         check_count(self.head, &self.policy)
     }
 

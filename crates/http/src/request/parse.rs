@@ -221,8 +221,8 @@ fn line_end(buf: &[u8], at: usize) -> Result<LineEnd, ParseError> {
 
 /// Parses field lines as long as they have the usual form, and advances after each.
 fn plain_field_lines(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<(), ParseError> {
-    while let Some((name, value, next)) = plain_line(buf, head.line_start as usize) {
-        add_field(head, buf, Field { name, value, id: HeaderId::Other }, 0, policy)?;
+    while let Some((field, next)) = plain_line(buf, head.line_start as usize) {
+        add_field(head, field, 0, policy)?;
         check_lengths(head, next, policy)?;
         check_count(head, policy)?;
         head.line_start = next as u32;
@@ -269,7 +269,8 @@ fn field_line(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Option<usi
     }
     let name = Span::new(start, name_end);
     let value = Span::new(value_start, value_end);
-    add_field(head, buf, Field { name, value, id: HeaderId::Other }, seen, policy)?;
+    let id = HeaderId::of(name.of(buf));
+    add_field(head, Field { name, value, id }, seen, policy)?;
     Ok(Some(next))
 }
 
@@ -309,13 +310,7 @@ fn is_white_space(byte: u8) -> bool {
 }
 
 /// Adds a well-formed field to the table, unless its name is invalid and the policy drops it.
-pub(super) fn add_field(
-    head: &mut Head,
-    buf: &[u8],
-    mut field: Field,
-    seen: u8,
-    policy: &Policy,
-) -> Result<(), ParseError> {
+pub(super) fn add_field(head: &mut Head, field: Field, seen: u8, policy: &Policy) -> Result<(), ParseError> {
     let odd = seen & NAME_ODD != 0 || (seen & NAME_UNDERSCORE != 0 && !policy.underscores_in_headers);
     if odd && policy.strict {
         return Err(ParseError::InvalidName);
@@ -323,10 +318,6 @@ pub(super) fn add_field(
     if odd && policy.ignore_invalid_headers {
         head.fields.ignore(Span { start: field.name.start, end: field.value.end });
         return Ok(());
-    }
-    // Every known name consists of letters and hyphens.
-    if seen == 0 {
-        field.id = HeaderId::of_plain(field.name.of(buf));
     }
     if let Some(first) = head.fields.first.get_mut(field.id as usize) {
         if *first == 0 {

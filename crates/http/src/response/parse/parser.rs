@@ -108,11 +108,11 @@ fn lines(head: &mut ParsedResponse, buf: &[u8], limits: &Limits) -> Result<Respo
 
 /// Parses field lines as long as they have the usual form.
 fn plain_field_lines(head: &mut ParsedResponse, buf: &[u8], limits: &Limits) -> Result<(), ResponseError> {
-    while let Some((name, value, next)) = plain_line(buf, head.line_start as usize) {
+    while let Some((field, next)) = plain_line(buf, head.line_start as usize) {
         if next > limits.head_max as usize {
             return Err(ResponseError::HeadTooLong);
         }
-        add_field(head, Field { name, value, id: HeaderId::of_plain(name.of(buf)) })?;
+        add_field(head, field)?;
         check_count(head, limits)?;
         head.line_start = next as u32;
         head.scanned = head.line_start;
@@ -277,8 +277,7 @@ fn split_field(line: &[u8]) -> Result<Field, ResponseError> {
     let value = trim_ows(&text[value_start..]);
     let blank = text[value_start..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     let value_start = value_start + blank;
-    // Every known name consists of letters and hyphens.
-    let id = if plain_end == name_end { HeaderId::of_plain(&text[..name_end]) } else { HeaderId::Other };
+    let id = HeaderId::of(&text[..name_end]);
     Ok(Field { name: Span::new(0, name_end), value: Span::new(value_start, value_start + value.len()), id })
 }
 
