@@ -88,7 +88,7 @@ impl Family for Http {
         self.redirects.finish(conf.pass.as_deref());
         conf.is_http2 = self.version == Version::Http2;
         conf.cache.sets_range =
-            self.set_fields.items().iter().any(|field| field.name.eq_ignore_ascii_case("Range"));
+            self.set_fields.items().iter().any(|field| field.is(HeaderId::Range, b"Range"));
     }
 }
 

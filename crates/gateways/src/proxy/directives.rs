@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec, Support};
-use http::fields::Version;
+use http::fields::{HeaderId, Version};
 
 use crate::Directive;
 use crate::passing::conf::conf;
@@ -121,11 +121,11 @@ pub(crate) fn add_field(fields: &mut Layered<SetField>, cx: &mut Cx<'_>) -> Resu
         return Ok(());
     }
     let is_empty = value.constant() == Some("");
-    if request::is_framing(name.as_bytes()) && !is_empty {
+    if request::is_framing(HeaderId::of(name.as_bytes())) && !is_empty {
         cx.warn(format_args!(
             "\"{name}\" is computed from the body that is sent, the configured value is ignored"
         ));
     }
-    fields.push(SetField { name: name.into(), value });
+    fields.push(SetField::new(name, value));
     Ok(())
 }

@@ -37,19 +37,25 @@ use upstream::Outgoing;
 pub(crate) struct SetField {
     /// The name as written, a token.
     pub(super) name: Box<str>,
+    id: HeaderId,
     /// The value; an empty value removes the field.
-    pub(super) value: Template,
+    value: Template,
 }
 
 impl SetField {
-    fn is_host(&self) -> bool {
-        self.name.eq_ignore_ascii_case("Host")
+    pub(super) fn new(name: &str, value: Template) -> SetField {
+        SetField { name: name.into(), id: HeaderId::of(name.as_bytes()), value }
+    }
+
+    /// Whether this field has the name `name`, whose ID is `id`.
+    pub(super) fn is(&self, id: HeaderId, name: &[u8]) -> bool {
+        self.id == id && (id != HeaderId::Other || self.name.as_bytes().eq_ignore_ascii_case(name))
     }
 }
 
-/// Whether a field with this name determines the end of the body.
-pub(super) fn is_framing(name: &[u8]) -> bool {
-    matches!(HeaderId::of(name), HeaderId::ContentLength | HeaderId::TransferEncoding)
+/// Whether a field determines the end of the body.
+pub(super) fn is_framing(id: HeaderId) -> bool {
+    matches!(id, HeaderId::ContentLength | HeaderId::TransferEncoding)
 }
 
 /// Whether upstreams get this client field only by `proxy_set_header`. This server writes `Host` and the framing fields itself;
@@ -251,18 +257,21 @@ impl Writer<'_> {
     fn fields(&mut self, destination: &Destination, length: BodyLength, fill: Option<&Fill>) {
         let (request, conf, http) = (self.request, self.conf, self.http);
         self.host(destination);
-        let is_other = |field: &&SetField| !is_framing(field.name.as_bytes()) && !field.is_host();
+        let is_other = |field: &&SetField| !is_framing(field.id) && field.id != HeaderId::Host;
+        let mut value = Vec::new();
         for field in http.set_fields.items().iter().filter(is_other) {
-            self.push(field.name.as_bytes(), &field.value.rendered(request));
+            value.clear();
+            field.value.render(request, &mut value);
+            self.push(field.id, field.name.as_bytes(), &value);
         }
         self.encoder.body(length);
         // gRPC servers refuse clients that do not accept trailers.
-        if http.is_grpc && accepts_trailers(request) && !self.is_set(b"TE") {
-            self.push(b"TE", b"trailers");
+        if http.is_grpc && accepts_trailers(request) && !self.is_set(HeaderId::Te, b"TE") {
+            self.push(HeaderId::Te, b"TE", b"trailers");
         }
-        for (id, value) in fill.map_or(&[][..], |fill| &fill.fields) {
-            if !self.is_set(id.name().as_bytes()) {
-                self.push(id.name().as_bytes(), value);
+        for &(id, ref value) in fill.map_or(&[][..], |fill| &fill.fields) {
+            if !self.is_set(id, id.name().as_bytes()) {
+                self.push(id, id.name().as_bytes(), value);
             }
         }
         // Further names of the list `CDN-Loop` may be in separate lines.
@@ -277,13 +286,13 @@ impl Writer<'_> {
 
     /// Writes the last configured `Host`, else `$proxy_host`. Servers refuse HTTP/1.1 without `Host` (RFC 9112 section 3.2).
     fn host(&mut self, destination: &Destination) {
-        let configured = self.http.set_fields.items().iter().rfind(|field| field.is_host());
+        let configured = self.http.set_fields.items().iter().rfind(|field| field.id == HeaderId::Host);
         let value = configured.map(|field| field.value.rendered(self.request));
         match value {
             Some(value) if !value.is_empty() || self.http.version == Version::Http10 => {
-                self.push(b"Host", &value);
+                self.push(HeaderId::Host, b"Host", &value);
             }
-            _ => self.push(b"Host", &destination.target_parts.host),
+            _ => self.push(HeaderId::Host, b"Host", &destination.target_parts.host),
         }
     }
 
@@ -297,7 +306,7 @@ impl Writer<'_> {
             let is_dropped = is_replaced(field.id)
                 || (is_fill && is_conditional(field.id))
                 || options.names(field.id, name)
-                || self.is_set(name);
+                || self.is_set(field.id, name);
             if !is_dropped {
                 self.encoder.field(name, value);
             }
@@ -305,16 +314,16 @@ impl Writer<'_> {
     }
 
     /// Whether `proxy_set_header` names the field.
-    fn is_set(&self, name: &[u8]) -> bool {
-        self.http.set_fields.items().iter().any(|field| field.name.as_bytes().eq_ignore_ascii_case(name))
+    fn is_set(&self, id: HeaderId, name: &[u8]) -> bool {
+        self.http.set_fields.items().iter().any(|field| field.is(id, name))
     }
 
     /// Appends a field, unless it is empty. A control byte would end the field, so it becomes a space.
-    fn push(&mut self, name: &[u8], value: &[u8]) {
+    fn push(&mut self, id: HeaderId, name: &[u8], value: &[u8]) {
         if value.is_empty() {
             return;
         }
-        match HeaderId::of(name) {
+        match id {
             HeaderId::Connection => self.closes |= http::connection::has_token(value, b"close"),
             HeaderId::Upgrade => self.upgrades = true,
             _ => {}
