@@ -1,5 +1,6 @@
 //! The interface of a request to its client's connection, for every protocol.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -49,6 +50,8 @@ const WATCH_AFTER: Duration = Duration::from_millis(20);
 /// time, and watching costs an operation of the engine. Without a client, this waits forever.
 pub async fn closed(client: Option<Rc<dyn Client>>) {
     let Some(client) = client else { return std::future::pending().await };
-    rt::sleep_until(rt::now() + WATCH_AFTER).await;
+    let timer = rt::SpareTimer::until(rt::now() + WATCH_AFTER);
+    poll_fn(|context| timer.poll_elapsed(context)).await;
+    drop(timer);
     client.hung_up().await;
 }

@@ -78,7 +78,7 @@ pub use helper_pool::{HelperPool, offload};
 pub use net::{ConnectError, ConnectOptions, Listener, Socket};
 pub use reactor::{Counters, LoopTurn, POLLS_PER_TURN, Runtime};
 pub use remote::RemoteHandle;
-pub use timer::{Elapsed, Sleep, Timer, sleep_until};
+pub use timer::{Elapsed, Sleep, SpareTimer, Timer, sleep_until};
 
 /// Releases unused memory of this thread to the system; returns the number of bytes.
 pub fn trim() -> usize {

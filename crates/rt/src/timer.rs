@@ -68,7 +68,10 @@ impl std::error::Error for Elapsed {}
 
 /// A deadline that can be set repeatedly. Clones refer to the same timer, so that a list of connections can hold one.
 #[derive(Clone)]
-pub struct Timer(Rc<TimerState>);
+pub struct Timer(Rc<Owned>);
+
+/// The state of a timer, whose entry in the wheel is removed with it.
+struct Owned(TimerState);
 
 struct TimerState {
     reactor: Rc<Reactor>,
@@ -78,39 +81,30 @@ struct TimerState {
 impl Timer {
     /// Returns a timer of this thread without a deadline.
     pub fn new() -> Timer {
-        Timer(Rc::new(TimerState { reactor: reactor::current(), deadline: Rc::default() }))
+        Timer(Rc::new(Owned(TimerState { reactor: reactor::current(), deadline: Rc::default() })))
     }
 
     /// Sets or moves the deadline; reverts [`Timer::expire_now`].
     pub fn set(&self, deadline: Instant) {
-        let state = &self.0.deadline;
-        state.expired.set(false);
-        state.at.set(Some(deadline));
-        let entry = state.entry.get();
-        if entry.is_some_and(|(_, at)| at <= deadline) {
-            return;
-        }
-        let mut timers = self.0.reactor.timers.borrow_mut();
-        entry.into_iter().for_each(|(key, _)| timers.remove(key));
-        timers.put(state, deadline);
+        self.0.0.set(deadline);
     }
 
     /// Removes the deadline; reverts [`Timer::expire_now`].
     pub fn clear(&self) {
-        self.0.deadline.expired.set(false);
-        self.0.deadline.at.set(None);
+        self.0.0.clear();
     }
 
     /// Returns the deadline.
     pub fn deadline(&self) -> Option<Instant> {
-        self.0.deadline.at.get()
+        self.0.0.deadline.at.get()
     }
 
     /// Makes the current [`Timer::limit`] on this timer expire immediately. If there is none, the next one expires,
     /// unless the timer is set or cleared before.
     pub fn expire_now(&self) {
-        self.0.deadline.expired.set(true);
-        self.0.reactor.wake(self.0.deadline.waiter.take());
+        let TimerState { reactor, deadline } = &self.0.0;
+        deadline.expired.set(true);
+        reactor.wake(deadline.waiter.take());
     }
 
     /// Returns the output of `future`, or [`Elapsed`] when the deadline passes first; then `future` is dropped. The
@@ -126,12 +120,7 @@ impl Timer {
 
     /// Returns ready when the deadline has passed; for a hand-written future.
     pub fn poll_elapsed(&self, context: &Context<'_>) -> Poll<Elapsed> {
-        if self.0.is_over() {
-            return Poll::Ready(Elapsed);
-        }
-        let running = self.0.reactor.executor.running.get();
-        self.0.deadline.waiter.borrow_mut().register(running, context);
-        Poll::Pending
+        self.0.0.poll_elapsed(context)
     }
 }
 
@@ -141,17 +130,74 @@ impl Default for Timer {
     }
 }
 
+/// A timer from the thread's list of unused timers, to which it returns when it is dropped. For short waits that mostly end before
+/// their deadline: the entry of such a timer in the wheel moves lazily, so that a wait seldom changes the wheel.
+pub struct SpareTimer(TimerState);
+
+impl SpareTimer {
+    /// Returns a timer with this deadline.
+    pub fn until(deadline: Instant) -> SpareTimer {
+        let reactor = reactor::current();
+        let spare = reactor.timers.borrow_mut().take_spare();
+        let timer = TimerState { reactor, deadline: spare.unwrap_or_default() };
+        timer.set(deadline);
+        SpareTimer(timer)
+    }
+
+    /// Returns ready when the deadline has passed.
+    pub fn poll_elapsed(&self, context: &Context<'_>) -> Poll<Elapsed> {
+        self.0.poll_elapsed(context)
+    }
+}
+
+impl Drop for SpareTimer {
+    fn drop(&mut self) {
+        self.0.clear();
+        let TimerState { reactor, deadline } = &self.0;
+        deadline.waiter.take();
+        reactor.timers.borrow_mut().add_spare(deadline);
+    }
+}
+
 impl TimerState {
+    fn set(&self, deadline: Instant) {
+        let state = &self.deadline;
+        state.expired.set(false);
+        state.at.set(Some(deadline));
+        let entry = state.entry.get();
+        if entry.is_some_and(|(_, at)| at <= deadline) {
+            return;
+        }
+        let mut timers = self.reactor.timers.borrow_mut();
+        entry.into_iter().for_each(|(key, _)| timers.remove(key));
+        timers.put(state, deadline);
+    }
+
+    fn clear(&self) {
+        self.deadline.expired.set(false);
+        self.deadline.at.set(None);
+    }
+
+    fn poll_elapsed(&self, context: &Context<'_>) -> Poll<Elapsed> {
+        if self.is_over() {
+            return Poll::Ready(Elapsed);
+        }
+        let running = self.reactor.executor.running.get();
+        self.deadline.waiter.borrow_mut().register(running, context);
+        Poll::Pending
+    }
+
     fn is_over(&self) -> bool {
         let now = self.reactor.now.get();
         self.deadline.expired.get() || self.deadline.at.get().is_some_and(|deadline| deadline <= now)
     }
 }
 
-impl Drop for TimerState {
+impl Drop for Owned {
     fn drop(&mut self) {
-        if let Some((key, _)) = self.deadline.entry.get() {
-            self.reactor.timers.borrow_mut().remove(key);
+        let TimerState { reactor, deadline } = &self.0;
+        if let Some((key, _)) = deadline.entry.get() {
+            reactor.timers.borrow_mut().remove(key);
         }
     }
 }

@@ -78,21 +78,26 @@ pub(super) async fn run(
     link.requests += 1;
     let timer = link.timer.clone();
     link.wire.set_request(outgoing.method, limits(settings));
-    let mut sending = Sending::begin(link, settings, outgoing, request, record);
     sent.set(true);
-    let send_result: Cell<Option<Result<(), SendFailure>>> = Cell::default();
+    // A failed send does not end the try: the upstream may have sent an early response.
+    let (mut sending, send_result) = match Sending::begin(link, settings, outgoing, request, record) {
+        Ok(None) => (None, Cell::new(Some(Ok(())))),
+        Ok(sending) => (sending, Cell::default()),
+        Err(failure) => (None, Cell::new(Some(Err(failure)))),
+    };
     let restart_timer = || {
         // Until the request is sent, the timer has the deadline of the send; while the client's body is awaited, it is off.
         if send_result.get().is_some() {
             timer.set(rt::now() + settings.read_timeout);
         }
     };
+    restart_timer();
     let mut reading = pin!(read_head(&mut link.wire, restart_timer, settings, outgoing, request, record));
     let read = poll_fn(|context| {
-        if send_result.get().is_none()
-            && let Poll::Ready(result) = sending.poll(context)
+        if let Some(unsent) = &mut sending
+            && let Poll::Ready(result) = unsent.poll(context)
         {
-            // A failed send does not end the try: the upstream may have sent an early response.
+            sending = None;
             send_result.set(Some(result));
             restart_timer();
         }
@@ -109,19 +114,14 @@ pub(super) async fn run(
         timer.poll_elapsed(context).map(|_| None)
     })
     .await;
-    let doing = if send_result.get().is_some() { READING } else { SENDING };
     match read {
         Some(Ok(mut response)) => {
             // After a partial request the upstream waits for the remainder: the send must continue, or the connection is closed.
             response.keep_alive = outgoing.keepalive && !matches!(send_result.get(), Some(Err(_)));
-            response.sending = send_result.get().is_none().then_some(sending);
+            response.sending = sending;
             Ok(response)
         }
-        None => {
-            request
-                .log(Level::Error, format_args!("upstream timed out ({}) {doing}", Reason(Errno::TIMEDOUT)));
-            Err(TryError::TimedOut)
-        }
+        None => Err(log_timeout(request, send_result.get().is_some())),
         Some(Err(try_error)) => {
             let send_errno = match send_result.get() {
                 Some(Err(SendFailure::Send(errno))) => Some(errno),
@@ -130,6 +130,13 @@ pub(super) async fn run(
             Err(log_failure(request, try_error, send_errno, is_reused))
         }
     }
+}
+
+/// Logs that the upstream has not accepted the request or has not responded in time.
+fn log_timeout(request: &Request, is_sent: bool) -> TryError {
+    let doing = if is_sent { READING } else { SENDING };
+    request.log(Level::Error, format_args!("upstream timed out ({}) {doing}", Reason(Errno::TIMEDOUT)));
+    TryError::TimedOut
 }
 
 /// Phrases of nginx's error log.

@@ -40,31 +40,46 @@ pub(super) struct Chosen(Option<Box<Busy>>);
 /// An upstream with a request in flight.
 struct Busy {
     choice: Choice,
-    pick: Option<Pick>,
+    next: Option<Next>,
     record: Rc<Try>,
 }
 
-/// The address of an upstream and its names.
-#[derive(Clone)]
-pub(super) struct Peer {
-    /// The address to connect to.
-    pub(super) address: PeerAddr,
-    /// The name as shown in `$upstream_addr`.
-    pub(super) name: Arc<str>,
-    /// The server as configured (`$upstream_last_server_name`).
-    pub(super) server: Arc<str>,
-}
-
 /// The next upstream to try.
-pub(super) struct Next {
-    pub(super) peer: Peer,
-    pub(super) pick: Option<Pick>,
+pub(super) enum Next {
+    /// A server of a group.
+    Picked(Pick),
+    /// An address without a group, and its name.
+    Listed(PeerAddr, Arc<str>),
 }
 
 impl Next {
+    /// Returns the address to connect to.
+    pub(super) fn address(&self) -> &PeerAddr {
+        match self {
+            Next::Picked(pick) => &pick.address,
+            Next::Listed(address, _) => address,
+        }
+    }
+
+    /// Returns the name as shown in `$upstream_addr`.
+    pub(super) fn name(&self) -> &Arc<str> {
+        match self {
+            Next::Picked(pick) => &pick.name,
+            Next::Listed(_, name) => name,
+        }
+    }
+
+    /// Returns the server as configured (`$upstream_last_server_name`).
+    pub(super) fn server(&self) -> &Arc<str> {
+        match self {
+            Next::Picked(pick) => &pick.server,
+            Next::Listed(_, name) => name,
+        }
+    }
+
     /// Ends the try for a reason that is not the upstream's fault.
     pub(super) fn abandon(self, record: &Try) {
-        if let Some(pick) = self.pick {
+        if let Next::Picked(pick) = self {
             pick.abandon(&record.facts());
         }
     }
@@ -77,20 +92,26 @@ impl Default for Choice {
 }
 
 impl Choice {
-    /// Returns the upstreams of a target; resolves a name.
-    pub(super) async fn of(request: &Request, target: &Target) -> Result<Choice, Failure> {
+    /// Returns the upstreams of a target; `None` if a name has to be resolved, see [`Choice::resolved`].
+    pub(super) fn at_once(request: &Request, target: &Target) -> Option<Choice> {
         match target {
-            Target::Group(group) => {
-                if group.awaits_names() {
-                    wait_resolved(request, request.scope().of::<Conf>(), group).await;
-                }
-                let pool = IdlePool::of(group, request);
-                Ok(Choice::Group { selection: group.select(sessions::ask(group, request)), pool })
-            }
-            Target::Address(address) => Ok(Choice::list([(address.clone(), name_of(address))])),
+            Target::Group(group) if group.awaits_names() => None,
+            Target::Group(group) => Some(Choice::group(request, group)),
+            Target::Address(address) => Some(Choice::list([(address.clone(), name_of(address))])),
             Target::Checked(group, address) => {
                 let left = [(address.clone(), name_of(address))].into();
-                Ok(Choice::List { left, tries: 1, pool: IdlePool::of(group, request) })
+                Some(Choice::List { left, tries: 1, pool: IdlePool::of(group, request) })
+            }
+            Target::Dynamic { .. } => None,
+        }
+    }
+
+    /// Works like [`Choice::at_once`]; resolves a name.
+    pub(super) async fn resolved(request: &Request, target: &Target) -> Result<Choice, Failure> {
+        match target {
+            Target::Group(group) => {
+                wait_resolved(request, request.scope().of::<Conf>(), group).await;
+                Ok(Choice::group(request, group))
             }
             Target::Dynamic { host, port } => {
                 let (conf, client) = (request.scope().of::<Conf>(), request.client());
@@ -103,7 +124,15 @@ impl Choice {
                 };
                 Ok(Choice::list(addresses.map(named)))
             }
+            Target::Address(_) | Target::Checked(..) => {
+                unreachable!("these targets have no name to resolve")
+            }
         }
+    }
+
+    fn group(request: &Request, group: &Arc<Group>) -> Choice {
+        let selection = group.select(sessions::ask(group, request));
+        Choice::Group { selection, pool: IdlePool::of(group, request) }
     }
 
     /// Creates a choice of addresses without a group: each is tried once, in this order.
@@ -138,7 +167,7 @@ impl Choice {
             }
             Choice::List { left, .. } => {
                 let (address, name) = left.pop_front().ok_or(NoPeer::Busy)?;
-                Ok(Box::new(Next { peer: Peer { address, server: Arc::clone(&name), name }, pick: None }))
+                Ok(Box::new(Next::Listed(address, name)))
             }
         }
     }
@@ -146,8 +175,7 @@ impl Choice {
     /// Returns the upstream of a pick, and sets the cookie of `sticky`.
     fn picked(selection: &Selection, pick: Pick, request: &mut Request) -> Box<Next> {
         sessions::set_cookie(selection.group(), &pick, request);
-        let (name, server) = (Arc::clone(&pick.name), Arc::clone(&pick.server));
-        Box::new(Next { peer: Peer { address: pick.address.clone(), name, server }, pick: Some(pick) })
+        Box::new(Next::Picked(pick))
     }
 
     /// Adds the request to the queue of its group; `None` if there is none.
@@ -181,45 +209,45 @@ impl Choice {
     }
 
     /// Records that the header section of a response was received.
-    pub(super) fn header_received(&mut self, request: &Request, pick: Option<&mut Pick>) {
-        if let (Choice::Group { selection, .. }, Some(pick)) = (self, pick) {
+    pub(super) fn header_received(&mut self, request: &Request, next: &mut Next) {
+        if let (Choice::Group { selection, .. }, Next::Picked(pick)) = (self, next) {
             sessions::header_received(selection, request, pick);
         }
     }
 
     /// Reports the outcome of a try.
-    pub(super) fn report(
-        &mut self,
-        request: &Request,
-        pick: Option<Pick>,
-        outcome: TryOutcome,
-        record: &Try,
-    ) {
-        match (self, pick) {
-            (Choice::Group { selection, .. }, Some(pick)) => {
+    pub(super) fn report(&mut self, request: &Request, next: Next, outcome: TryOutcome, record: &Try) {
+        match (self, next) {
+            (Choice::Group { selection, .. }, Next::Picked(pick)) => {
                 if selection.report(pick, outcome, &record.facts()) {
                     request.log(Level::Warn, format_args!("upstream server temporarily disabled"));
                 }
             }
             (Choice::List { tries, .. }, _) => *tries = tries.saturating_sub(1),
-            (Choice::Group { .. }, None) => {}
+            (Choice::Group { .. }, Next::Listed(..)) => {}
+        }
+    }
+
+    /// Reports the end of a response to the group.
+    pub(super) fn response_ended(&mut self, next: Next, record: &Try) {
+        if let (Choice::Group { selection, .. }, Next::Picked(pick)) = (self, next) {
+            let _ = selection.report(pick, TryOutcome::Responded, &record.facts());
         }
     }
 }
 
 impl Chosen {
     /// Takes the choice with the upstream whose response is now passed on.
-    pub(super) fn new(choice: Choice, pick: Option<Pick>, record: Rc<Try>) -> Chosen {
-        Chosen(Some(Box::new(Busy { choice, pick, record })))
+    pub(super) fn new(choice: Choice, next: Next, record: Rc<Try>) -> Chosen {
+        Chosen(Some(Box::new(Busy { choice, next: Some(next), record })))
     }
 
     /// Reports the end of the response to the group.
     pub(super) fn response_ended(&mut self) {
-        if let Some(chosen) = &mut self.0
-            && let Busy { choice: Choice::Group { selection, .. }, pick, record } = &mut **chosen
-            && let Some(pick) = pick.take()
+        if let Some(Busy { choice, next, record }) = self.0.as_deref_mut()
+            && let Some(next) = next.take()
         {
-            let _ = selection.report(pick, TryOutcome::Responded, &record.facts());
+            choice.response_ended(next, record);
         }
     }
 }

@@ -16,7 +16,7 @@ use rt::net::{ConnectOptions, ConnectStep};
 
 use crate::attempt::{self, TryError, TryResponse};
 use crate::body::{BodyStart, Live};
-use crate::choice::{Choice, Chosen, Next, Peer};
+use crate::choice::{Choice, Chosen, Next};
 use crate::h2::Cut;
 use crate::heading::Heading;
 use crate::link::{self, IdlePool, Link};
@@ -50,10 +50,17 @@ pub async fn fetch(
     if outgoing.is_past_deadline() {
         return Err(Aborted::DeadlinePassed.fail(request));
     }
-    let chosen = watched(request, settings, outgoing.deadline, pin!(Choice::of(request, target))).await;
-    let mut choice = match chosen {
-        Ok(chosen) => chosen?,
-        Err(aborted) => return Err(aborted.fail(request)),
+    let mut choice = match Choice::at_once(request, target) {
+        Some(choice) => choice,
+        None => {
+            // Boxed, because few requests wait.
+            let resolved = Box::into_pin(Box::new(Choice::resolved(request, target)));
+            let chosen = watched(request, settings, outgoing.deadline, pin!(resolved)).await;
+            match chosen {
+                Ok(chosen) => chosen?,
+                Err(aborted) => return Err(aborted.fail(request)),
+            }
+        }
     };
     if settings.next_upstream_tries > 0 {
         choice.limit_tries(settings.next_upstream_tries);
@@ -140,8 +147,8 @@ impl TrySeries<'_> {
     }
 
     /// Begins the record of a try.
-    fn begin_try(&mut self, request: &mut Request, peer: &Peer) -> Rc<Try> {
-        let Peer { address, name, server } = peer;
+    fn begin_try(&mut self, request: &mut Request, next: &Next) -> Rc<Try> {
+        let (address, name, server) = (next.address(), next.name(), next.server());
         let is_first = std::mem::replace(&mut self.is_first, false);
         if request.is_traced() {
             request.trace(format_args!("upstream try: server \"{server}\", address {name}"));
@@ -156,12 +163,12 @@ impl TrySeries<'_> {
         mut next: Box<Next>,
         is_fresh: bool,
     ) -> Result<Option<Reply>, Failure> {
-        let record = self.begin_try(request, &next.peer);
+        let record = self.begin_try(request, &next);
         let sent = Cell::new(false);
         let attempt =
             Attempt { settings: self.settings, outgoing: self.outgoing, record: &record, sent: &sent };
         let done = {
-            let running = pin!(attempt.run(request, &next.peer, self.choice.pool(), is_fresh));
+            let running = pin!(attempt.run(request, next.address(), self.choice.pool(), is_fresh));
             watched(request, self.settings, self.outgoing.deadline, running).await
         };
         let done = match done {
@@ -179,12 +186,10 @@ impl TrySeries<'_> {
                 let reason = NextUpstream::of_status(status);
                 match reason.filter(|&reason| self.choice.tries() > 1 && self.may_repeat(reason, sent.get()))
                 {
-                    Some(reason) => self.next_try(request, next, &record, (reason, status), sent.get()),
+                    Some(reason) => self.next_try(request, *next, &record, (reason, status), sent.get()),
                     None => {
-                        self.choice.header_received(request, next.pick.as_mut());
-                        let choice = std::mem::take(&mut self.choice);
-                        let chosen = Chosen::new(choice, next.pick, Rc::clone(&record));
-                        Ok(Some(done.reply(chosen, self.settings, &request.conn.thread)))
+                        self.choice.header_received(request, &mut next);
+                        Ok(Some(self.reply(done, *next, record, &request.conn.thread)))
                     }
                 }
             }
@@ -210,16 +215,35 @@ impl TrySeries<'_> {
                         (NextUpstream::INVALID_HEADER, 502)
                     }
                 };
-                self.next_try(request, next, &record, why, sent.get())
+                self.next_try(request, *next, &record, why, sent.get())
             }
         }
+    }
+
+    /// Returns the response of a successful try.
+    fn reply(&mut self, done: Done, next: Next, record: Rc<Try>, thread: &Rc<Thread>) -> Reply {
+        let body = match done.body {
+            BodyState::All(source) => {
+                self.choice.response_ended(next, &record);
+                source.map_or(ReplyBody::None, ReplyBody::Bytes)
+            }
+            BodyState::Part(mut live) => {
+                live.hold(Chosen::new(std::mem::take(&mut self.choice), next, record));
+                ReplyBody::Live(live)
+            }
+            BodyState::Tunnel(mut live) => {
+                live.hold(Chosen::new(std::mem::take(&mut self.choice), next, record));
+                ReplyBody::Tunnel(Box::new(Tunnel::new(*live, self.settings, thread)))
+            }
+        };
+        Reply { head: done.heading, body, received_at: (rt::now(), rt::wall()), stored: None }
     }
 
     /// Ends a failed try, and the request if no other server may be tried.
     fn next_try(
         &mut self,
         request: &mut Request,
-        next: Box<Next>,
+        next: Next,
         record: &Try,
         (reason, status): (NextUpstream, u16),
         was_sent: bool,
@@ -230,7 +254,7 @@ impl TrySeries<'_> {
             NextUpstream::HTTP_403 | NextUpstream::HTTP_404 => TryOutcome::Passed,
             _ => TryOutcome::Failed,
         };
-        self.choice.report(request, next.pick, outcome, record);
+        self.choice.report(request, next, outcome, record);
         let is_repeated = self.choice.tries() > 0 && self.may_repeat(reason, was_sent);
         if request.is_traced() {
             let then = if is_repeated { "another server is tried" } else { "no other server may be tried" };
@@ -272,25 +296,6 @@ enum BodyState {
     Part(Box<Live>),
     /// The connection switches to another protocol.
     Tunnel(Box<Live>),
-}
-
-impl Done {
-    fn reply(self, chosen: Chosen, settings: &Settings, thread: &Rc<Thread>) -> Reply {
-        let body = match self.body {
-            // `chosen` is dropped: the request no longer counts at the upstream server.
-            BodyState::All(None) => ReplyBody::None,
-            BodyState::All(Some(source)) => ReplyBody::Bytes(source),
-            BodyState::Part(mut live) => {
-                live.hold(chosen);
-                ReplyBody::Live(live)
-            }
-            BodyState::Tunnel(mut live) => {
-                live.hold(chosen);
-                ReplyBody::Tunnel(Box::new(Tunnel::new(*live, settings, thread)))
-            }
-        };
-        Reply { head: self.heading, body, received_at: (rt::now(), rt::wall()), stored: None }
-    }
 }
 
 /// Records a try that ended without a response for the client.
@@ -379,17 +384,17 @@ impl Attempt<'_> {
     async fn run(
         &self,
         request: &Request,
-        peer: &Peer,
+        address: &PeerAddr,
         pool: Option<&Rc<IdlePool>>,
         is_fresh: bool,
     ) -> Result<Done, (TryError, bool)> {
-        let options = link::options(self.settings, &peer.address, request);
-        let idle = pool.filter(|_| !is_fresh).and_then(|pool| self.idle(pool, &peer.address, &options));
+        let options = link::options(self.settings, address, request);
+        let idle = pool.filter(|_| !is_fresh).and_then(|pool| self.idle(pool, address, &options));
         let mut link = match idle {
             Some(link) => link,
             // Boxed, because most requests use an idle connection.
             None => {
-                let connecting = Box::pin(self.connect(request, peer, pool, options));
+                let connecting = Box::pin(self.connect(request, address, pool, options));
                 connecting.await.map_err(|try_error| (try_error, false))?
             }
         };
@@ -511,7 +516,7 @@ impl Attempt<'_> {
     async fn connect(
         &self,
         request: &Request,
-        peer: &Peer,
+        address: &PeerAddr,
         pool: Option<&Rc<IdlePool>>,
         options: ConnectOptions,
     ) -> Result<Box<Link>, TryError> {
@@ -526,7 +531,7 @@ impl Attempt<'_> {
         };
         let timer = Timer::new();
         timer.set(rt::now() + self.settings.connect_timeout);
-        let connecting = pin!(Link::connect(thread, &peer.address, pool.cloned(), options.clone(), slot));
+        let connecting = pin!(Link::connect(thread, address, pool.cloned(), options.clone(), slot));
         match timer.limit(connecting).await {
             Ok(Ok(link)) => {
                 let link = self.secure(request, link, &timer).await?;
@@ -542,7 +547,7 @@ impl Attempt<'_> {
                     ConnectStep::Socket | ConnectStep::Option(_) => (Level::Alert, TryError::Local),
                 };
                 request.log(level, format_args!("{call} failed ({errno}) while connecting to upstream"));
-                if let Some(line) = refusals::refused_port(&request.conn.thread, &peer.address, error.errno) {
+                if let Some(line) = refusals::refused_port(&request.conn.thread, address, error.errno) {
                     request.log(Level::Error, format_args!("{line}"));
                 }
                 Err(try_error)

@@ -3,6 +3,7 @@
 //! Main type: [`Sending`], which owns its bytes, so that it can continue after the response has begun.
 
 use std::future::poll_fn;
+use std::io::IoSlice;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -54,53 +55,71 @@ enum Unsent {
 /// Size in bytes from which a send may be slow without being stuck: then the progress of the socket is checked.
 const LONG_SEND: usize = 64 << 10;
 
-/// Maximum size in bytes of a direct send, if the engine would make the same call.
-const SENT_DIRECTLY_MAX: usize = 16 << 10;
+/// Maximum size in bytes of a direct send, if the engine would make the same call. Enough for a request whose body fits into
+/// `client_body_buffer_size`.
+const SENT_DIRECTLY_MAX: usize = 32 << 10;
 
 impl Sending {
-    /// Begins to send the complete request. Each send is limited by `proxy_send_timeout`, with the timer of the link, which the
-    /// caller polls.
+    /// Begins to send the complete request; `None` if it was sent. Each send is limited by `proxy_send_timeout`, with the timer of the
+    /// link, which the caller polls.
+    ///
+    /// # Errors
+    /// The connection has failed.
     pub(super) fn begin(
-        link: &Link,
+        link: &mut Link,
         settings: &Settings,
         outgoing: &Outgoing,
         request: &Request,
         record: &Rc<Try>,
-    ) -> Sending {
+    ) -> Result<Option<Sending>, SendFailure> {
+        let (head, framing) = (outgoing.encoded.head(), outgoing.encoded.framing());
+        // As for responses to HTTP/1 clients: io_uring submits many sends with one system call.
         let thread = &request.conn.thread;
+        // The bytes of the body, if all of them are in memory.
+        let pieces = match (&outgoing.body, &request.incoming) {
+            (OutgoingBody::Streamed, Some(_)) => None,
+            (OutgoingBody::None | OutgoingBody::Streamed, _) => Some(&[][..]),
+            (OutgoingBody::Bytes(bytes), _) => Some(std::slice::from_ref(bytes)),
+            (OutgoingBody::Received(body), _) => body.pieces(),
+        };
+        let already = match pieces {
+            Some(pieces) if thread.calls_directly && !thread.has_ring => {
+                let (sent, is_all) = send_now(link, head, pieces, framing).map_err(SendFailure::Send)?;
+                record.bytes_sent.set(sent as u64);
+                if is_all {
+                    return Ok(None);
+                }
+                sent
+            }
+            _ => 0,
+        };
         let out = Out {
             writer: link.wire.writer(),
-            is_direct: thread.calls_directly && !thread.has_ring,
+            already,
             timer: link.timer.clone(),
             timeout: settings.send_timeout,
             record: Rc::clone(record),
-            framing: outgoing.encoded.framing(),
+            framing,
             client: request.client_if(has_trailers(outgoing)),
         };
-        let head = outgoing.encoded.head().to_vec();
-        let head_len = head.len() as u64;
+        let (head, head_len) = (head.to_vec(), head.len() as u64);
         let (future, unsent): (Pin<Box<dyn Future<Output = _>>>, _) =
-            match (&outgoing.body, &request.incoming) {
-                (OutgoingBody::Streamed, Some(incoming)) => {
+            match (pieces, &outgoing.body, &request.incoming) {
+                (Some(pieces), ..) => {
+                    let total = head_len + pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+                    (Box::pin(send_all(out, head, pieces.to_vec())), Unsent::Of(total))
+                }
+                (None, OutgoingBody::Received(body), _) => {
+                    let unsent = Unsent::Of(head_len + body.byte_count());
+                    (Box::pin(from_file(out, head, Rc::clone(body))), unsent)
+                }
+                (None, _, incoming) => {
+                    let incoming = incoming.as_ref().expect("any other body is in memory or in a file");
                     let unsent = Unsent::BulkBody(Rc::clone(incoming));
                     (Box::pin(stream(out, head, Rc::clone(incoming))), unsent)
                 }
-                (OutgoingBody::None | OutgoingBody::Streamed, _) => {
-                    (Box::pin(send_all(out, head, Vec::new())), Unsent::Of(head_len))
-                }
-                (OutgoingBody::Bytes(bytes), _) => {
-                    let unsent = Unsent::Of(head_len + bytes.len() as u64);
-                    (Box::pin(send_all(out, head, vec![bytes.clone()])), unsent)
-                }
-                (OutgoingBody::Received(body), _) => {
-                    let unsent = Unsent::Of(head_len + body.byte_count());
-                    match body.pieces() {
-                        Some(pieces) => (Box::pin(send_all(out, head, pieces.to_vec())), unsent),
-                        None => (Box::pin(from_file(out, head, Rc::clone(body))), unsent),
-                    }
-                }
             };
-        Sending { future, record: Rc::clone(record), unsent }
+        Ok(Some(Sending { future, record: Rc::clone(record), unsent }))
     }
 
     /// Continues sending. Must not be polled again after it is ready.
@@ -122,6 +141,32 @@ impl Sending {
 fn has_trailers(outgoing: &Outgoing) -> bool {
     let is_clients = matches!(outgoing.body, OutgoingBody::Streamed | OutgoingBody::Received(_));
     is_clients && outgoing.encoded.framing() == BodyFraming::Frames
+}
+
+/// Sends a small request by a direct call, if one call is sufficient: with framing, only a request without a body. Returns the number
+/// of bytes that the socket has accepted, and whether these are all.
+fn send_now(
+    link: &mut Link,
+    head: &[u8],
+    pieces: &[SharedBytes],
+    framing: BodyFraming,
+) -> Result<(usize, bool), Errno> {
+    let is_framed = framing == BodyFraming::Frames || (framing != BodyFraming::Plain && !pieces.is_empty());
+    if is_framed || pieces.len() + FRAMING_SEGMENTS > SEGMENTS_MAX {
+        return Ok((0, false));
+    }
+    let parts = std::iter::once(head).chain(pieces.iter().map(|piece| &**piece)).chain([framing.end()]);
+    let mut slices = [IoSlice::new(&[]); SEGMENTS_MAX];
+    let (mut count, mut len) = (0, 0);
+    for part in parts.filter(|part| !part.is_empty()) {
+        slices[count] = IoSlice::new(part);
+        (count, len) = (count + 1, len + part.len());
+    }
+    if len > SENT_DIRECTLY_MAX {
+        return Ok((0, false));
+    }
+    let sent = link.wire.send_now(&slices[..count])?;
+    Ok((sent, sent == len))
 }
 
 /// Sends bytes from memory without copying.
@@ -234,8 +279,8 @@ async fn stream(mut out: Out, head: Vec<u8>, incoming: Rc<IncomingBody>) -> Resu
 /// The sending side of the connection to the upstream.
 struct Out {
     writer: WireWriter,
-    /// Whether small sends are direct calls, as the responses to HTTP/1 clients: io_uring submits many sends with one system call.
-    is_direct: bool,
+    /// Number of bytes at the front of the request that a direct call has sent. Such a request is sent at once.
+    already: usize,
     timer: Timer,
     timeout: Duration,
     record: Rc<Try>,
@@ -262,6 +307,7 @@ impl Out {
         if !end.is_empty() {
             data.push(Source::Static(end));
         }
+        data.advance(self.already);
         match data.is_empty() && self.framing != BodyFraming::Frames {
             true => Ok(()),
             false => self.send(data, Follows::End).await,
@@ -272,10 +318,6 @@ impl Out {
         let len = data.len();
         let Out { writer, timer, timeout, record, .. } = self;
         timer.set(rt::now() + *timeout);
-        // Several segments need several direct calls, but one of the engine.
-        if self.is_direct && len <= SENT_DIRECTLY_MAX && data.parts().count() == 1 {
-            writer.send_now(&mut data, follows).map_err(SendFailure::Send)?;
-        }
         // A long send completes late; the timeout applies only if the upstream accepts no bytes during it.
         let mut progress = if len > LONG_SEND { writer.progress() } else { 0 };
         let result = poll_fn(|context| {
@@ -289,7 +331,7 @@ impl Out {
             sent
         })
         .await;
-        record.bytes_sent.set(writer.sent());
+        record.bytes_sent.set(self.already as u64 + writer.sent());
         result.map_err(SendFailure::Send)
     }
 }

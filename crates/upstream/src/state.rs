@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use io::op::PeerAddr;
+use smallvec::SmallVec;
 
 use crate::h2::Cut;
 use crate::heading::Heading;
@@ -24,7 +25,7 @@ use transfer::body::BodyError;
 /// The tries of one request, in order.
 #[derive(Default)]
 pub struct Tries {
-    list: Vec<Rc<Try>>,
+    list: SmallVec<[Rc<Try>; 1]>,
     /// Scheme and URI of the request to the upstream, for log lines.
     url: (&'static str, Vec<u8>),
     /// Facts about the response from the cache.

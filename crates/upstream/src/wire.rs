@@ -3,6 +3,7 @@
 //! Main types: [`Wire`], which a link owns, and [`WireWriter`], which sends concurrently. Each call has one branch.
 
 use std::future::poll_fn;
+use std::io::IoSlice;
 use std::task::{Context, Poll};
 
 use crate::h2::{Cut, Follows, StreamEnd, StreamWriter as H2Writer};
@@ -43,6 +44,15 @@ impl Wire {
             Wire::Plain(socket) => WireWriter::Plain(Writer::second(socket.fd())),
             Wire::Tls(stream) => WireWriter::Tls(stream.writer()),
             Wire::Stream(stream) => WireWriter::Stream(stream.writer()),
+        }
+    }
+
+    /// Sends the bytes that a plain socket accepts immediately, by a direct call, and returns their number; see
+    /// [`Writer::send_slices_now`]. Other transports send nothing.
+    pub(super) fn send_now(&mut self, parts: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        match self {
+            Wire::Plain(socket) => socket.writer.send_slices_now(parts, false),
+            Wire::Tls(_) | Wire::Stream(_) => Ok(0),
         }
     }
 
@@ -206,15 +216,6 @@ impl WireWriter {
             WireWriter::Plain(writer) => writer.poll_send(context, data, more),
             WireWriter::Tls(writer) => writer.poll_send(context, data, more),
             WireWriter::Stream(writer) => writer.poll_send(context, data, follows),
-        }
-    }
-
-    /// Sends the bytes that a plain socket accepts immediately, by a direct call; see [`Writer::send_now`]. Other transports send
-    /// nothing.
-    pub(super) fn send_now(&mut self, data: &mut Segments, follows: Follows) -> Result<(), Errno> {
-        match self {
-            WireWriter::Plain(writer) => writer.send_now(data, follows == Follows::More),
-            WireWriter::Tls(_) | WireWriter::Stream(_) => Ok(()),
         }
     }
 

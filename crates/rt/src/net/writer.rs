@@ -1,14 +1,16 @@
 //! The sending side of a connection.
 
 use std::cell::Cell;
+use std::io::IoSlice;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use io::op::Interest;
+use io::segments::SEGMENTS_MAX;
 use io::{Disk, DiskOp, Errno, Fd, NetOp, Op, Payload, Segments};
-use rustix::net::{SendFlags, Shutdown};
+use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown};
 
 use super::pipe::Pipe;
 use crate::file::File;
@@ -322,27 +324,38 @@ impl Writer {
     /// in `data`. For callers that also make the next system call directly: if the engine sent the remaining bytes,
     /// they would wait for its next kernel entry.
     pub fn send_now(&mut self, data: &mut Segments, more: bool) -> Result<(), Errno> {
+        let mut slices = [IoSlice::new(&[]); SEGMENTS_MAX];
+        let mut count = 0;
+        for (slice, part) in slices.iter_mut().zip(data.parts()) {
+            *slice = IoSlice::new(part.bytes());
+            count += 1;
+        }
+        let sent = self.send_slices_now(&slices[..count], more)?;
+        data.advance(sent);
+        Ok(())
+    }
+
+    /// As [`Writer::send_now`], for memory that the caller owns. Returns the number of bytes that the socket has accepted.
+    pub fn send_slices_now(&mut self, parts: &[IoSlice<'_>], more: bool) -> Result<usize, Errno> {
         if !matches!(self.state, WriterState::Ready) {
             return Err(Errno::CONNABORTED);
         }
         let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         flags.set(SendFlags::MORE, more);
-        loop {
-            let Some(part) = data.parts().next() else { return Ok(()) };
-            let (len, result) = (part.bytes().len(), rustix::net::send(&self.fd, part.bytes(), flags));
-            match result {
-                Ok(count) => {
-                    data.advance(count);
-                    self.sent.set(self.sent.get() + count as u64);
-                    if count < len {
-                        return Ok(());
-                    }
-                }
-                Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
-                Err(errno) => {
-                    self.state = WriterState::Torn;
-                    return Err(errno);
-                }
+        let result = match parts {
+            [] => return Ok(0),
+            [part] => rustix::net::send(&self.fd, part, flags),
+            parts => rustix::net::sendmsg(&self.fd, parts, &mut SendAncillaryBuffer::default(), flags),
+        };
+        match result {
+            Ok(count) => {
+                self.sent.set(self.sent.get() + count as u64);
+                Ok(count)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+            Err(errno) => {
+                self.state = WriterState::Torn;
+                Err(errno)
             }
         }
     }
