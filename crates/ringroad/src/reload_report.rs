@@ -110,13 +110,39 @@ impl ReportListener {
     /// Waits for the result of a reload by the master with this pid. `ends` is its pidfd, which is readable when the master has exited
     /// (pidfd_open(2)).
     pub(crate) fn wait(&mut self, master: Pid, ends: Option<&OwnedFd>, until: Instant) -> ReloadReport {
-        self.connection = None;
         match self.receive(master, ends, until) {
             ReportStep::Packet(packet) => ReloadReport::parse(&packet),
             ReportStep::Closed => ReloadReport::Abandoned,
             ReportStep::Exited => ReloadReport::Exited,
             ReportStep::Late => ReloadReport::Late,
         }
+    }
+
+    /// Waits until the master has connected, which it does when it receives the signal. Returns `false` if it has not until the deadline.
+    pub(crate) fn wait_for_master(&mut self, master: Pid, ends: Option<&OwnedFd>, until: Instant) -> bool {
+        loop {
+            let mut polled = vec![PollFd::new(&self.socket, PollFlags::IN)];
+            polled.extend(ends.map(|ends| PollFd::new(ends, PollFlags::IN)));
+            match poll(&mut polled, Some(&timeout_until(until))) {
+                Ok(0) => return false,
+                Ok(_) => {}
+                Err(_) if until <= Instant::now() => return false,
+                Err(_) => continue,
+            }
+            // The wait for the result reports a master that has exited.
+            if polled[0].revents().is_empty() || self.accept(master) {
+                return true;
+            }
+        }
+    }
+
+    /// Accepts a connection. Returns `false` if it is not the master's.
+    fn accept(&mut self, master: Pid) -> bool {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let peer = accept_with(&self.socket, flags).ok();
+        self.connection =
+            peer.filter(|peer| sockopt::socket_peercred(peer).is_ok_and(|who| who.pid == master));
+        self.connection.is_some()
     }
 
     /// Waits for a result until the deadline. May be called again after [`ReportStep::Late`].
@@ -137,18 +163,20 @@ impl ReportListener {
             }
             match &self.connection {
                 None => {
-                    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-                    let peer = accept_with(&self.socket, flags).ok();
-                    self.connection =
-                        peer.filter(|peer| sockopt::socket_peercred(peer).is_ok_and(|who| who.pid == master));
+                    self.accept(master);
                 }
                 Some(peer) => {
                     let mut packet = [0; REPORT_MAX];
-                    match recv(peer, &mut packet[..], RecvFlags::DONTWAIT) {
-                        Ok((0, _)) | Err(Errno::CONNRESET) => return ReportStep::Closed,
-                        Ok((length, _)) => return ReportStep::Packet(packet[..length].to_vec()),
-                        Err(_) => {}
+                    let received = recv(peer, &mut packet[..], RecvFlags::DONTWAIT);
+                    if received.is_err_and(|errno| errno != Errno::CONNRESET) {
+                        continue;
                     }
+                    // A connection has one result.
+                    self.connection = None;
+                    return match received {
+                        Ok((length @ 1.., _)) => ReportStep::Packet(packet[..length].to_vec()),
+                        _ => ReportStep::Closed,
+                    };
                 }
             }
         }
@@ -251,7 +279,9 @@ mod tests {
         let mut listener = ReportListener::open().expect("the address is free");
         let soon = || Instant::now() + Duration::from_secs(20);
         let mut waiting = WaitingCommands::default();
+        assert!(!listener.wait_for_master(me, None, Instant::now()));
         waiting.add(own);
+        assert!(listener.wait_for_master(me, None, soon()));
         waiting.begin();
         waiting.finish(ReloadOutcome::InPlace, 7, "");
         let expected = ReloadReport::InForce { generation: 7, is_in_place: true };
@@ -260,10 +290,6 @@ mod tests {
         waiting.add(own);
         waiting.finish(ReloadOutcome::InPlace, 8, "");
         assert_eq!(listener.wait(me, None, Instant::now()), ReloadReport::Late);
-        waiting.begin();
-        waiting.finish(ReloadOutcome::Refused, 8, &"ä".repeat(4000));
-        // The connection of the wait that was late is closed, and its packet is lost: a new request.
-        waiting.add(own);
         waiting.begin();
         waiting.finish(ReloadOutcome::Refused, 8, &"ä".repeat(4000));
         let ReloadReport::Refused(reason) = listener.wait(me, None, soon()) else { panic!("a refusal") };

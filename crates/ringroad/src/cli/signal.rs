@@ -62,9 +62,13 @@ pub(super) fn send(command: Command, pid_file: &Path, options: &Options, log: &L
         Command::Stop | Command::Quit | Command::Reopen => false,
     };
     let waits = waits && !options.no_wait;
-    let listener = waits.then(|| listen_for_report(pid, signal, log)).flatten();
+    let mut listener = waits.then(|| listen_for_report(pid, signal, log)).flatten();
     let changed = upgrade::change_time(pid_file);
-    match master.send(signal) {
+    let sent = match listener.as_mut().filter(|_| command == Command::Reload) {
+        Some(listener) => request_reload(&master, listener),
+        None => master.send(signal),
+    };
+    match sent {
         Ok(()) if command == Command::Upgrade && waits => upgrade::finish(
             &master,
             (pid_file, changed),
@@ -162,6 +166,25 @@ fn listen_for_report(pid: Pid, signal: Signal, log: &Log) -> Option<ReportListen
     }
     opened.ok()
 }
+
+/// Sends SIGHUP until the master has connected for the result. If several commands send it at the same moment, the master sees only one of
+/// them.
+fn request_reload(master: &MasterProcess, listener: &mut ReportListener) -> Result<(), Errno> {
+    for _ in 0..REQUESTS_MAX {
+        master.send(Signal::HUP)?;
+        MasterProcess::wait_received(master.pid, Signal::HUP, Instant::now() + RESULT_TIME);
+        if listener.wait_for_master(master.pid, master.ends(), Instant::now() + CONNECT_TIME) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Time in which the master connects after it has received the signal.
+const CONNECT_TIME: Duration = Duration::from_secs(1);
+
+/// Maximum number of signals of one command. A further signal causes a further reload, and has no other effect.
+const REQUESTS_MAX: u32 = 5;
 
 /// Whether a signal was sent to a process that has not received it yet, proc(5).
 fn is_pending(pid: Pid, signal: Signal) -> bool {
