@@ -10,6 +10,17 @@ fn lines(folder: &Path, text: &str) -> usize {
     log.lines().filter(|line| line.contains(text)).count()
 }
 
+/// Calls `keep` until the master has noticed the end of a channel. A process that a parallel test starts has a copy of the other end until it
+/// executes its program.
+fn until_noticed(arena: &mut Arena, keep: impl Fn(&mut Master), is_open: impl Fn(&Master) -> bool) {
+    let keep = || {
+        keep(&mut arena.master);
+        (!is_open(&arena.master)).then_some(())
+    };
+    testkit::wait::until("the end of the channel", testkit::Deadline::default(), keep)
+        .expect("it is noticed");
+}
+
 const FAULT: &str = "has closed the control channel and runs, killing the process";
 
 #[test]
@@ -17,9 +28,8 @@ fn an_agent_that_closes_its_channel_is_replaced_after_a_pause() {
     let folder = begin("closed-agent");
     let (mut arena, _, agent) = serving(&folder);
     drop(arena.processes.remove(&agent));
-    arena.master.keep_acme();
-    // poll(2) would return immediately, again and again.
-    assert!(arena.master.acme.channel().is_none());
+    // With an open channel poll(2) would return immediately, again and again.
+    until_noticed(&mut arena, Master::keep_acme, |master| master.acme.channel().is_some());
     assert_eq!(arena.master.acme.id(), Some(agent), "it may be exiting");
     assert!(arena.master.acme.deadline().is_some_and(|at| at > Instant::now()));
     arena.master.acme.skip_exit_time();
@@ -39,8 +49,7 @@ fn a_signing_process_that_closes_its_channel_is_replaced_after_a_pause() {
     let mut arena = strict(&folder, "");
     let signer = arena.master.signer.id().expect("a signing process");
     drop(arena.processes.remove(&signer));
-    arena.master.keep_signer();
-    assert!(arena.master.signer.channel().is_none());
+    until_noticed(&mut arena, Master::keep_signer, |master| master.signer.channel().is_some());
     assert_eq!(arena.master.signer.id(), Some(signer), "it may be exiting");
     assert!(arena.master.signer.deadline().is_some_and(|at| at > Instant::now()));
     arena.master.signer.skip_exit_time();
