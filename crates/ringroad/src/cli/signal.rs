@@ -83,16 +83,23 @@ pub(super) fn send(command: Command, pid_file: &Path, options: &Options, log: &L
             None => ExitCode::SUCCESS,
         },
         Err(errno) => {
-            let (number, reason) = (signal.as_raw(), crate::listen::errno_text(errno));
-            let remedy = match errno {
-                Errno::SRCH => format!("; no server runs with this configuration, \"{shown}\" is outdated"),
-                Errno::PERM => "; only root and the user that started the server can signal it".to_owned(),
-                _ => String::new(),
-            };
-            log.alert(format_args!("kill({pid}, {number}) failed ({reason}){remedy}"));
+            log_failure(errno, (pid, signal), pid_file, log);
             ExitCode::FAILURE
         }
     }
+}
+
+/// Logs that a signal could not be sent, with the remedy.
+fn log_failure(errno: Errno, (pid, signal): (Pid, Signal), pid_file: &Path, log: &Log) {
+    let (number, reason) = (signal.as_raw(), crate::listen::errno_text(errno));
+    let remedy = match errno {
+        Errno::SRCH => {
+            format!("; no server runs with this configuration, \"{}\" is outdated", pid_file.display())
+        }
+        Errno::PERM => "; only root and the user that started the server can signal it".to_owned(),
+        _ => String::new(),
+    };
+    log.alert(format_args!("kill({pid}, {number}) failed ({reason}){remedy}"));
 }
 
 /// A running master.
