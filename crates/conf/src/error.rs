@@ -386,23 +386,25 @@ impl ErrorKind {
                 let instead = crate::commercial::instead_of_commercial(name).unwrap_or_default();
                 write!(f, "; only the commercial edition of nginx has it: {instead}")
             }
-            ErrorKind::Unknown { name, similar, allowed } => match (crate::removed::find(name), similar) {
-                (Some((version, instead)), _) => {
-                    write!(f, "; nginx {version} removed it: {instead}")
+            ErrorKind::Unknown { name, similar, allowed } => {
+                if let Some((version, instead)) = crate::removed::find(name) {
+                    return write!(f, "; nginx {version} removed it: {instead}");
                 }
-                (None, Some(similar)) if *allowed == Contexts::NONE => {
-                    write!(f, "; did you mean \"{similar}\"?")
+                // Before a similar name: the name of another module is not misspelt.
+                if let Some(module) = crate::third_party::third_party_module(name, *similar) {
+                    return write!(
+                        f,
+                        "; the third-party module {module} has it (docs/third-party-modules.md)"
+                    );
                 }
-                (None, Some(similar)) => {
-                    write!(f, "; did you mean \"{similar}\", which is allowed in {allowed}?")
-                }
-                (None, None) => match crate::third_party::third_party_module(name) {
-                    Some(module) => {
-                        write!(f, "; the third-party module {module} has it (docs/third-party-modules.md)")
+                match similar {
+                    Some(similar) if *allowed == Contexts::NONE => write!(f, "; did you mean \"{similar}\"?"),
+                    Some(similar) => {
+                        write!(f, "; did you mean \"{similar}\", which is allowed in {allowed}?")
                     }
                     None => Ok(()),
-                },
-            },
+                }
+            }
             ErrorKind::NotSupported { module, .. } => match crate::nginx::instead_of(module) {
                 Some(instead) => write!(f, "; {instead}"),
                 None => write!(f, "; nginx {} has it in module {module}", crate::nginx::VERSION),

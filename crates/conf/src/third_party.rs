@@ -12,7 +12,30 @@ const THIRD_PARTY: &[(&str, &[&str])] = &[
     ("http_js", &["js_"]),
     ("http_lua", &["lua_", "_by_lua"]),
     ("http_modsecurity", &["modsecurity"]),
+    ("http_opentelemetry", &["opentelemetry"]),
     ("http_secure_token", &["secure_token"]),
+    (
+        "http_set_misc",
+        &[
+            "set_base32",
+            "set_decode_",
+            "set_encode_",
+            "set_escape_uri",
+            "set_formatted_",
+            "set_hashed_upstream",
+            "set_hmac_",
+            "set_if_empty",
+            "set_local_today",
+            "set_md5",
+            "set_misc_",
+            "set_quote_",
+            "set_random",
+            "set_rotate",
+            "set_secure_random",
+            "set_sha1",
+            "set_unescape_uri",
+        ],
+    ),
     ("http_subs", &["subs_filter"]),
     ("http_uploadprogress", &["upload_progress", "track_uploads", "report_uploads"]),
     ("http_vhost_traffic_status", &["vhost_traffic_status"]),
@@ -50,9 +73,12 @@ pub fn third_party_variable(name: &str) -> Option<&'static str> {
     VARIABLES.iter().find(|(_, words)| has(words)).map(|(module, _)| *module)
 }
 
-/// Returns the third-party module whose directives have such names.
-pub fn third_party_module(directive: &str) -> Option<&'static str> {
-    THIRD_PARTY.iter().map(|(name, _)| *name).find(|module| is_of_third_party(directive, module))
+/// Returns the third-party module whose directives have such names. `similar` is the known directive with the most similar name: if the
+/// module has that one too, the name is misspelt.
+pub fn third_party_module(directive: &str, similar: Option<&str>) -> Option<&'static str> {
+    let has = |module: &&str| is_of_third_party(directive, module);
+    let module = THIRD_PARTY.iter().map(|(name, _)| *name).find(has)?;
+    (!similar.is_some_and(|similar| is_of_third_party(similar, module))).then_some(module)
 }
 
 /// Whether a directive has a name like those of a third-party module.

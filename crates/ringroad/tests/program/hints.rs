@@ -29,6 +29,10 @@ fn variables_and_directives_of_third_party_modules_name_their_module() {
         ("vod hls;", "the third-party module http_vod has it"),
         ("secure_token $x;", "the third-party module http_secure_token has it"),
         ("otel_trace on;", "the third-party module otel has it"),
+        ("js_filter x;", "the third-party module http_js has it"),
+        ("set_escape_uri $x $y;", "the third-party module http_set_misc has it"),
+        ("opentelemetry on;", "the third-party module http_opentelemetry has it"),
+        ("more_set_header X;", "did you mean \"more_set_headers\""),
         ("resolver local=on;", "write the addresses of the name servers in /etc/resolv.conf instead"),
     ] {
         let (is_valid, said) = check(&format!("{text} access_log logs/a.log;"));

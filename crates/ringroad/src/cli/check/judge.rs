@@ -195,15 +195,16 @@ fn kind_of(problem: &Problem) -> (Severity, Option<String>) {
         ErrorKind::Unknown { name, .. } if conf::instead_of_commercial(name).is_some() => {
             (Severity::Commercial, None)
         }
-        ErrorKind::Unknown { similar: Some(_), .. } => (Severity::Misspelt, None),
-        ErrorKind::Unknown { name, .. } => match conf::third_party_module(name) {
-            Some(module) => (
+        // nginx has removed it, and the message has the replacement.
+        ErrorKind::Unknown { name, .. } if conf::is_removed(name) => (Severity::Wrong, None),
+        ErrorKind::Unknown { name, similar, .. } => match (conf::third_party_module(name, *similar), similar)
+        {
+            (Some(module), _) => (
                 Severity::ThirdParty,
                 Some(format!("module {module}, which is not nginx's own (docs/third-party-modules.md)")),
             ),
-            // nginx has removed it, and the message has the replacement.
-            None if conf::is_removed(name) => (Severity::Wrong, None),
-            None => (Severity::Unknown, None),
+            (None, Some(_)) => (Severity::Misspelt, None),
+            (None, None) => (Severity::Unknown, None),
         },
         ErrorKind::ArgumentNotSupported { directive, argument } => {
             (Severity::Missing, Some(format!("\"{argument}\" in \"{directive}\"")))
