@@ -34,6 +34,10 @@ pub(crate) struct Http3Options {
 /// Length of one measurement for published results.
 const LENGTH: Duration = Duration::from_secs(1);
 
+/// Limit on the connections of a server. A server does not notice the end of a connection whose last packet was lost, as may happen when a
+/// load closes many at once.
+const CONNECTIONS_MAX: u32 = 65_535;
+
 /// Number of clients that connect repeatedly.
 const CLIENTS: u32 = 8;
 
@@ -152,13 +156,14 @@ impl H3Run<'_> {
             // The first lines belong to the listener of TCP, with which each configuration of H2O begins.
             let certificate = self.certificate.display();
             let ssl = format!("  ssl:\n    certificate-file: {certificate}\n    key-file: {certificate}\n");
-            let text = Text { connections: 8192, ..Text::default() };
+            let text = Text { connections: CONNECTIONS_MAX, ..Text::default() };
             let rest = variant.serving(instance, &self.files, None, text);
             return format!("{ssl}listen:\n  type: quic\n  host: {host}\n  port: {port}\n{ssl}{rest}");
         }
         let text = Text {
             http: "keepalive_timeout 1h;\nquic_gso on;\nssl_early_data on;\nsendfile on;".to_owned(),
             server: format!("listen {host}:{port} quic reuseport;\nssl_protocols TLSv1.3;\n"),
+            connections: CONNECTIONS_MAX,
             ..Text::default()
         };
         variant.listening(" ssl").serving(instance, &self.files, Some(&self.certificate), text)
