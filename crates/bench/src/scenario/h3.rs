@@ -156,7 +156,8 @@ impl H3Run<'_> {
             // The first lines belong to the listener of TCP, with which each configuration of H2O begins.
             let certificate = self.certificate.display();
             let ssl = format!("  ssl:\n    certificate-file: {certificate}\n    key-file: {certificate}\n");
-            let text = Text { connections: CONNECTIONS_MAX, ..Text::default() };
+            // H2O does not start with a larger number than the limit on open files.
+            let text = Text { connections: 8192, ..Text::default() };
             let rest = variant.serving(instance, &self.files, None, text);
             return format!("{ssl}listen:\n  type: quic\n  host: {host}\n  port: {port}\n{ssl}{rest}");
         }
