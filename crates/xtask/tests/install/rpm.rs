@@ -31,9 +31,9 @@ fn the_rpm_installs_upgrades_under_load_and_uninstalls() {
     println!("installed: {}", rpm(&["-i"], Some(&first)));
     assert!(chroot.run(&["id", "ringroad"]).contains("ringroad"));
     let owner = |path: &str| chroot.run(&["stat", "-c", "%U %a", path]).trim().to_owned();
-    assert_eq!(owner("/var/cache/ringroad"), "ringroad 755");
-    assert_eq!(owner("/var/log/ringroad"), "root 755");
-    assert_eq!(owner("/usr/sbin/ringroad"), "root 755");
+    for path in ["/var/cache/ringroad", "/var/log/ringroad", "/usr/sbin/ringroad"] {
+        assert_eq!(owner(path), "root 755", "{path}");
+    }
     chroot.run(&["ringroad", "-t"]);
     // Port 80 may be in use outside of the chroot.
     let address = ListenAddr::Tcp(([127, 0, 0, 1], free_port()).into());
