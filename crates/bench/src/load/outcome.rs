@@ -161,6 +161,11 @@ impl Tally {
         }
     }
 
+    /// Whether a request has ended.
+    pub(super) fn has_outcome(&self) -> bool {
+        self.responses + self.errors.total() > 0
+    }
+
     /// Counts a response that is complete `now`, and whether it meets the expectations of the plan.
     pub(super) fn count(&mut self, plan: &Plan, pending: Pending, response: Response, now: u64) {
         self.responses += 1;

@@ -2,7 +2,9 @@
 //!
 //! Times are nanoseconds on the thread's clock.
 
-use super::plan::LoopKind;
+use super::outcome::Tally;
+use super::plan::{Length, LoopKind, Plan};
+use super::worker::nanos;
 
 /// The due times of requests, and the number of remaining requests.
 pub(crate) struct Schedule {
@@ -39,6 +41,32 @@ impl Schedule {
             next: 0,
             left: requests.map(|requests| requests.saturating_sub(thread as u64).div_ceil(threads as u64)),
             end,
+        }
+    }
+
+    /// Creates the schedule of one thread for a plan that begins at this time.
+    pub(crate) fn of_plan(plan: &Plan, share: (usize, usize), begin: u64) -> Schedule {
+        let (end, requests) = match plan.length {
+            Length::Time(length) => (begin.saturating_add(nanos(length)), None),
+            Length::Requests(requests) => (u64::MAX, Some(requests)),
+        };
+        Schedule::new(plan.loop_kind, share, (begin, end), requests)
+    }
+
+    /// Returns the time from which no request is due.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Whether the load of the thread is over. A closed loop stops at its end, or at its first outcome if that is later: on a busy
+    /// machine a thread may not have run at all within a brief load. An open loop, or a load of a number of requests,
+    /// waits for the outstanding responses, of which there are `under_way`. Either waits at most for the timeout of a response.
+    pub(crate) fn is_done(&self, plan: &Plan, tally: &Tally, under_way: u64, now: u64) -> bool {
+        let is_past_patience = now >= self.end.saturating_add(nanos(plan.timeout));
+        match (plan.loop_kind, plan.length) {
+            (LoopKind::Closed, Length::Time(_)) if tally.has_outcome() => now >= self.end,
+            (LoopKind::Closed, Length::Time(_)) => is_past_patience,
+            _ => (under_way == 0 && self.is_over(now)) || is_past_patience,
         }
     }
 

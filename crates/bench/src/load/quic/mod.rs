@@ -51,8 +51,6 @@ struct Slot {
     waiting: Option<Waiting>,
     /// Whether the slot is in the queue of slots that can take a request.
     is_queued: bool,
-    /// Whether something has happened since the last turn.
-    is_touched: bool,
 }
 
 /// A request with its header block.
@@ -174,17 +172,13 @@ impl<'a> QuicWorker<'a> {
     pub(crate) fn run(&mut self, start: Instant, aborted: &AtomicBool) -> Result<ThreadUse, Failure> {
         let (cpu_before, delayed_before) = thread_times();
         let begin = nanos(start.saturating_duration_since(self.clock));
-        let (end, requests) = match self.plan.length {
-            Length::Time(length) => (begin.saturating_add(nanos(length)), None),
-            Length::Requests(requests) => (u64::MAX, Some(requests)),
-        };
-        self.schedule = Schedule::new(self.plan.loop_kind, self.share, (begin, end), requests);
+        self.schedule = Schedule::of_plan(self.plan, self.share, begin);
         self.tally = Tally::new();
         self.read_clock();
         (0..self.slots.len()).for_each(|index| self.offer(index));
         loop {
             self.dispatch()?;
-            if self.is_done(end) {
+            if self.schedule.is_done(self.plan, &self.tally, self.under_way, self.now) {
                 self.count_unanswered();
                 break;
             }
@@ -202,16 +196,6 @@ impl<'a> QuicWorker<'a> {
             seconds: start.elapsed().as_secs_f64(),
             ..ThreadUse::default()
         })
-    }
-
-    /// Whether the load is over, by the rules of a load over TCP.
-    fn is_done(&self, end: u64) -> bool {
-        let is_past_patience = self.now >= end.saturating_add(nanos(self.plan.timeout));
-        let has_outcome = self.tally.responses + self.tally.errors.total() > 0;
-        match (self.plan.loop_kind, self.plan.length) {
-            (LoopKind::Closed, Length::Time(_)) => (has_outcome && self.now >= end) || is_past_patience,
-            _ => (self.under_way == 0 && self.schedule.is_over(self.now)) || is_past_patience,
-        }
     }
 
     /// In an open loop, counts every request that was due: one without a response counts with the time until now.
@@ -362,9 +346,7 @@ impl<'a> QuicWorker<'a> {
                     self.proceed(index, &mut Vec::new())?;
                 } else {
                     self.send_waiting(index);
-                    if !std::mem::replace(&mut self.slots[index].is_touched, true) {
-                        touched.push(index);
-                    }
+                    touched.push(index);
                 }
             }
             self.idle.pop_front();
@@ -373,9 +355,8 @@ impl<'a> QuicWorker<'a> {
         }
         let now = self.instant();
         for index in touched {
-            let slot = &mut self.slots[index];
-            slot.is_touched = false;
-            if let Some(link) = &mut slot.link {
+            // Without new packets this returns immediately.
+            if let Some(link) = &mut self.slots[index].link {
                 link.transmit(&mut self.packets, &mut self.noise, now);
             }
         }

@@ -9,13 +9,11 @@ use crate::load::reader::Response;
 impl Worker<'_> {
     /// Counts a response, and whether it meets the expectations.
     pub(super) fn count(&mut self, pending: Pending, response: Response) {
-        self.has_outcome = true;
         self.tally.count(self.plan, pending, response, self.now);
     }
 
     /// Counts a failed request by its due time.
     pub(super) fn count_failed(&mut self, failed: Failed, due: u64) {
-        self.has_outcome = true;
         self.tally.count_failed(failed, due, self.now);
     }
 

@@ -22,7 +22,7 @@ use io::{Completion, Engine, Errno, Op, OpId, Wait};
 
 use super::link::{Link, Pending, State};
 use super::outcome::{Failed, Tally, ThreadUse};
-use super::plan::{GRAIN, GRAIN_FROM, Length, LoopKind, Plan, Reuse};
+use super::plan::{GRAIN, GRAIN_FROM, LoopKind, Plan, Reuse};
 use super::reader::Heads;
 use super::request::Requests;
 use super::schedule::Schedule;
@@ -60,8 +60,6 @@ pub(crate) struct Worker<'a> {
     /// Time in nanoseconds within which due requests are sent together; 0 if each is sent separately.
     grain: u64,
     pub(crate) tally: Tally,
-    /// Whether a request has ended.
-    has_outcome: bool,
     /// Whether any connection has been established so far.
     has_connected: bool,
     /// Failure that ends the load immediately.
@@ -99,7 +97,6 @@ impl<'a> Worker<'a> {
             woken: 0,
             grain: grain(plan, share.1),
             tally: Tally::new(),
-            has_outcome: false,
             has_connected: false,
             failure: None,
             batch: Vec::with_capacity(connections * 2),
@@ -148,13 +145,10 @@ impl<'a> Worker<'a> {
     pub(crate) fn run(&mut self, start: Instant, aborted: &AtomicBool) -> Result<ThreadUse, Failure> {
         let (cpu_before, delayed_before) = thread_times();
         let begin = nanos(start.saturating_duration_since(self.clock));
-        let (end, requests) = match self.plan.length {
-            Length::Time(length) => (begin.saturating_add(nanos(length)), None),
-            Length::Requests(requests) => (u64::MAX, Some(requests)),
-        };
-        self.schedule = Schedule::new(self.plan.loop_kind, self.share, (begin, end), requests);
+        self.schedule = Schedule::of_plan(self.plan, self.share, begin);
+        let end = self.schedule.end();
         // The connections that were established before are not counted.
-        (self.tally, self.has_outcome) = (Tally::new(), false);
+        self.tally = Tally::new();
         self.read_clock();
         (0..self.links.len()).for_each(|link| self.offer(link));
 
@@ -171,7 +165,7 @@ impl<'a> Worker<'a> {
             if let Some(failure) = self.failure.take() {
                 return Err(failure);
             }
-            if self.is_done(end) {
+            if self.schedule.is_done(self.plan, &self.tally, self.under_way, self.now) {
                 break;
             }
             // After the end of the load only outstanding responses are awaited.
@@ -219,18 +213,6 @@ impl<'a> Worker<'a> {
             return latest.max(self.now);
         }
         self.schedule.next_due(self.now).map_or(latest, |due| due.min(latest)).max(self.now)
-    }
-
-    /// Whether the load is over. A closed loop stops at its end, or at its first outcome if that is later: on a busy
-    /// machine a thread may not have run at all within a brief load. An open loop, or a load of a number of requests,
-    /// waits for the outstanding responses. Either waits at most for the timeout of a response.
-    fn is_done(&self, end: u64) -> bool {
-        let is_past_patience = self.now >= end.saturating_add(nanos(self.plan.timeout));
-        match (self.plan.loop_kind, self.plan.length) {
-            (LoopKind::Closed, Length::Time(_)) if self.has_outcome => self.now >= end,
-            (LoopKind::Closed, Length::Time(_)) => is_past_patience,
-            _ => (self.under_way == 0 && self.schedule.is_over(self.now)) || is_past_patience,
-        }
     }
 
     /// Waits for completions, until `latest` at most. All of them get the time at which the turn ended.
