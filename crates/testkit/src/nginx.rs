@@ -24,6 +24,17 @@ pub fn binary() -> PathBuf {
 /// Maximum number of start attempts if the selected ports are taken.
 const ATTEMPTS: u32 = 5;
 
+/// Returns the path of nginx. If nginx is not installed, this is reported and `None` returned.
+pub fn installed() -> Option<PathBuf> {
+    let binary = binary();
+    if binary.exists() {
+        return Some(binary);
+    }
+    let shown = binary.display();
+    crate::engines::skip(format_args!("{shown} is not installed (apt-get install nginx-light)"));
+    None
+}
+
 /// Starts nginx with this configuration. If nginx is not installed, or was built without a module that has one of the
 /// directives, the reason is reported and `None` returned.
 ///
@@ -34,12 +45,7 @@ pub fn start(conf: &str) -> Option<Server> {
 
 /// Like [`start`], with files and arguments that `prepare` adds to the builder.
 pub fn start_with(conf: &str, prepare: impl Fn(ServerBuilder) -> ServerBuilder) -> Option<Server> {
-    let binary = binary();
-    if !binary.exists() {
-        let shown = binary.display();
-        crate::engines::skip(format_args!("{shown} is not installed (apt-get install nginx-light)"));
-        return None;
-    }
+    let binary = installed()?;
     for attempt in 1.. {
         let mut picked = Vec::new();
         // Debian's default log is in /var/log/nginx, which an unprivileged nginx cannot open after a reload.

@@ -19,7 +19,7 @@ use testkit::nginx;
 use testkit::ports::free_port;
 use testkit::process::{children, is_alive};
 use testkit::program::{run, signal_process};
-use testkit::{Client, Deadline, ListenAddr, Server, TempDir, engines};
+use testkit::{Client, Deadline, ListenAddr, Server, TempDir};
 
 /// A server whose binary is a file in the test's directory.
 struct Site {
@@ -210,13 +210,7 @@ impl Drop for Site {
 
 #[test]
 fn ringroad_replaces_nginx_and_nginx_replaces_ringroad() {
-    let nginx = nginx::binary();
-    if !nginx.exists() {
-        return engines::skip(format_args!(
-            "{} is not installed (apt-get install nginx-light)",
-            nginx.display()
-        ));
-    }
+    let Some(nginx) = nginx::installed() else { return };
     let site = Site::new(&nginx, "", "");
     site.start();
     assert_eq!(site.served_by(), "nginx");
@@ -245,13 +239,7 @@ fn ringroad_replaces_nginx_and_nginx_replaces_ringroad() {
 #[test]
 #[ignore = "twenty rounds"]
 fn twenty_upgrades_between_nginx_and_ringroad_work() {
-    let nginx = nginx::binary();
-    if !nginx.exists() {
-        return engines::skip(format_args!(
-            "{} is not installed (apt-get install nginx-light)",
-            nginx.display()
-        ));
-    }
+    let Some(nginx) = nginx::installed() else { return };
     let site = Site::new(&nginx, "", "");
     site.start();
     let asked = site.under_load(|| {
@@ -379,13 +367,7 @@ fn the_upgrade_command_is_refused_by_servers_that_cannot_upgrade() {
 /// The pid files of nginx are sufficient: nginx reports nothing to the command.
 #[test]
 fn the_upgrade_command_replaces_nginx() {
-    let nginx = nginx::binary();
-    if !nginx.exists() {
-        return engines::skip(format_args!(
-            "{} is not installed (apt-get install nginx-light)",
-            nginx.display()
-        ));
-    }
+    let Some(nginx) = nginx::installed() else { return };
     let site = Site::new(&nginx, "", "");
     let old = site.start();
     let (code, said) = site.upgrade_command(&[]);
