@@ -112,9 +112,10 @@ impl Secured {
         })
     }
 
-    /// Collects the facts of a complete handshake over QUIC. `refused` as for [`Secured::new`].
+    /// Collects the facts of a handshake over QUIC, which is complete unless there is an `early`. `refused` as for [`Secured::new`].
     pub fn over_quic(
         facts: Facts,
+        early: Option<Progress>,
         client: VerifyClient,
         trust: Option<&Trust>,
         refused: Option<Distrust>,
@@ -133,7 +134,7 @@ impl Secured {
             client: client_certificate(&chain),
             verdict: verdict(client, trust, &chain, refused),
             config_version,
-            early: None,
+            early,
         })
     }
 }

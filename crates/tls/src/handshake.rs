@@ -1,7 +1,7 @@
 //! Handshakes over a socket of `rt`: reads the ClientHello that selects a server, runs the steps of the handshake in
 //! turns with other handshakes, and returns a [`Handshaken`], which becomes a stream by [`Handshaken::over`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use io::{Buf, Errno, Segments};
@@ -199,7 +199,7 @@ impl Handshaken {
 
     /// Returns a handle that later shows whether the handshake is complete.
     pub fn progress(&self) -> Progress {
-        Progress(Rc::clone(&self.session))
+        Progress::Session(Rc::clone(&self.session))
     }
 
     /// See [`Session::take_seen`].
@@ -266,13 +266,21 @@ impl Handshaken {
 }
 
 /// Access to the state of a handshake while its connection serves early data.
-pub struct Progress(Rc<RefCell<Session>>);
+pub enum Progress {
+    /// Over TCP.
+    Session(Rc<RefCell<Session>>),
+    /// Over QUIC: whether the handshake continues.
+    Quic(Rc<Cell<bool>>),
+}
 
 impl Progress {
     /// Whether the client's Finished message has not arrived yet.
     pub fn is_handshaking(&self) -> bool {
-        // The session is borrowed only while it processes data, and this function is not called during that time.
-        self.0.try_borrow().is_ok_and(|session| session.is_handshaking())
+        match self {
+            // The session is borrowed only while it processes data, and this function is not called during that time.
+            Progress::Session(session) => session.try_borrow().is_ok_and(|session| session.is_handshaking()),
+            Progress::Quic(is_handshaking) => is_handshaking.get(),
+        }
     }
 }
 

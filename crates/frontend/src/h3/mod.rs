@@ -14,6 +14,7 @@ mod link;
 mod shared;
 mod stream;
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -31,6 +32,7 @@ use rt::Timer;
 use crate::listen_socket::{DefaultServer, ListenSocket};
 use crate::quic::{QuicConnection, Sent};
 use crate::streams::held::HeldRequests;
+use ::tls::handshake::Progress;
 use ::tls::quic::Facts;
 use exchange::capacity::Waits;
 use exchange::effect;
@@ -38,12 +40,12 @@ use exchange::http3::H3;
 use exchange::ocsp::BlockRef;
 use exchange::ocsp::client::{self, RefusedClient};
 use exchange::reclaim::QuicWait;
-use exchange::request::ConnInfo;
-use exchange::secured::Secured;
+use exchange::request::{ConnInfo, ThreadConfig};
+use exchange::secured::{Secured, VerifyClient};
 use exchange::thread::Thread;
-use exchange::tls;
+use exchange::tls::{self, Tls};
 use shared::Http3Shared;
-use site::config::Section;
+use site::config::{Section, ServerId};
 use stream::{Decoding, Http3Request};
 use telemetry::tally::{self, Http2Limit, QuicEvent, Stage};
 use telemetry::{Level, Reason};
@@ -77,6 +79,7 @@ pub(crate) async fn serve(connection: Rc<QuicConnection>, info: ConnInfo, defaul
         scratch: Scratch::default(),
         timer: Timer::new(),
         end: EndProgress::Open,
+        is_handshaking: Rc::new(Cell::new(true)),
         is_first: true,
         head_since: None,
         head_until: None,
@@ -111,7 +114,7 @@ struct Http3Driver {
     listen_socket: Rc<ListenSocket>,
     /// Facts of the connection; each request gets a copy.
     info: Rc<ConnInfo>,
-    /// Http3State shared with its streams, once the handshake is complete.
+    /// Http3State shared with its streams, once the handshake is complete or early data is served.
     shared: Option<Rc<Http3Shared>>,
     /// Memory for decoding header sections.
     scratch: Scratch,
@@ -121,6 +124,8 @@ struct Http3Driver {
     timer: Timer,
     /// Progress of ending the connection.
     end: EndProgress,
+    /// Whether the handshake continues.
+    is_handshaking: Rc<Cell<bool>>,
     /// Whether no request has arrived yet.
     is_first: bool,
     /// Start of a header section that is not complete, and its deadline.
@@ -150,7 +155,7 @@ struct Http3Driver {
     counted_packets: (u64, u64),
     /// The idle timeout of the client, if it has one.
     client_idle: Option<Duration>,
-    /// The check of the client after the handshake, and its result.
+    /// The check of the client, and its result.
     checking: Option<Pin<Box<dyn Future<Output = Option<CheckedClient>>>>>,
     checked: Option<Option<CheckedClient>>,
     /// Waker of this task.
@@ -165,18 +170,29 @@ struct CheckedClient {
     failure: Option<String>,
 }
 
-/// Checks the client of a complete handshake, which may have to ask an OCSP responder. `None` if a reload has removed the address.
+/// Returns the server of a handshake and its settings. `None` if a reload has removed the address.
+fn settings_of<'c>(
+    thread_config: &'c ThreadConfig,
+    listen_socket: &ListenSocket,
+    info: &ConnInfo,
+    facts: &Facts,
+) -> Option<(ServerId, &'c Tls)> {
+    let listen = listen_socket.listen(thread_config)?;
+    let (server, _) = tls::server_of(facts.hello.name.as_deref(), listen, &info.local);
+    Some((server, tls::settings_of(&thread_config.config.http, server, listen, &info.local)))
+}
+
+/// Checks the client of a handshake, which may have to ask an OCSP responder. `None` if a reload has removed the address.
 async fn check_client(
     thread: Rc<Thread>,
     listen_socket: Rc<ListenSocket>,
     info: Rc<ConnInfo>,
-    facts: Box<Facts>,
+    facts: Facts,
+    early: Option<Progress>,
 ) -> Option<CheckedClient> {
     let thread_config = thread.thread_config();
-    let listen = listen_socket.listen(&thread_config)?;
-    let (server, _) = tls::server_of(facts.hello.name.as_deref(), listen, &info.local);
+    let (server, settings) = settings_of(&thread_config, &listen_socket, &info, &facts)?;
     let at = BlockRef { config: Arc::clone(&thread_config.config), section: Section::Http, server };
-    let settings = tls::settings_of(&thread_config.config.http, server, listen, &info.local);
     settings.staples.iter().for_each(|staple| staple.tend(&thread, || at.clone()));
     let (mut refused, mut failure) = (None, None);
     if let (Some(checks), Some(trust)) = (&settings.checks, &settings.trust) {
@@ -186,7 +202,7 @@ async fn check_client(
         }
     }
     let trust = settings.trust.as_deref();
-    let secured = Secured::over_quic(*facts, settings.client, trust, refused, thread_config.number);
+    let secured = Secured::over_quic(facts, early, settings.client, trust, refused, thread_config.number);
     Some(CheckedClient { secured, failure })
 }
 
@@ -227,13 +243,17 @@ impl Http3Driver {
             }
             while let Some(event) = self.connection.event() {
                 let handled = match event {
+                    Event::HandshakeDataReady => {
+                        self.begin_early();
+                        Ok(())
+                    }
                     Event::Connected => {
-                        self.check_client();
+                        self.complete_handshake();
                         Ok(())
                     }
                     Event::ConnectionLost { reason } => return StopReason::Lost(reason),
                     Event::Stream(event) => self.handle_stream(event),
-                    Event::HandshakeDataReady | Event::DatagramReceived | Event::DatagramsUnblocked => Ok(()),
+                    Event::DatagramReceived | Event::DatagramsUnblocked => Ok(()),
                 };
                 if let Err(fault) = handled {
                     return StopReason::Fault(fault);
@@ -266,22 +286,53 @@ impl Http3Driver {
         }
     }
 
-    /// Handles the end of the handshake: begins the check of the client's certificate, during which the connection continues.
-    fn check_client(&mut self) {
-        self.connection.note_validated();
-        let thread = Rc::clone(&self.connection.endpoint.thread);
+    /// Returns the facts of the handshake.
+    fn facts(&self) -> Facts {
         let data = self.connection.proto.borrow().crypto_session().handshake_data();
-        let facts = data.and_then(|data| data.downcast::<Facts>().ok()).expect("the handshake is complete");
+        *data.and_then(|data| data.downcast::<Facts>().ok()).expect("the server has read the ClientHello")
+    }
+
+    /// Begins to serve early data if the server has accepted it. The client must have proved its address: otherwise it could send requests
+    /// in the name of another address. A client's certificate is not proved before the end of the handshake.
+    fn begin_early(&mut self) {
+        let facts = self.facts();
+        if !facts.accepts_early_data || !self.connection.is_validated() {
+            return;
+        }
+        let thread_config = self.connection.endpoint.thread.thread_config();
+        let settings = settings_of(&thread_config, &self.listen_socket, &self.info, &facts);
+        if settings.is_some_and(|(_, settings)| settings.client == VerifyClient::Off) {
+            let early = Progress::Quic(Rc::clone(&self.is_handshaking));
+            self.check_client(facts, Some(early));
+        }
+    }
+
+    /// Handles the end of the handshake.
+    fn complete_handshake(&mut self) {
+        self.is_handshaking.set(false);
+        self.connection.note_validated();
+        let facts = self.facts();
+        let tally = &self.connection.endpoint.thread.tally;
         let how = if facts.is_resumed { tally::Handshake::Resumed } else { tally::Handshake::Full };
-        thread.tally.count_handshake(how);
+        tally.count_handshake(how);
         if facts.offers_early_data {
             let is_accepted = facts.accepts_early_data;
             let event = if is_accepted { QuicEvent::EarlyAccepted } else { QuicEvent::EarlyRefused };
-            thread.tally.count_quic(event);
+            tally.count_quic(event);
         }
+        let has_begun = self.shared.is_some() || self.checking.is_some() || self.checked.is_some();
+        if !has_begun {
+            self.check_client(facts, None);
+        }
+    }
+
+    /// Begins the check of the client's certificate, during which the connection continues.
+    fn check_client(&mut self, facts: Facts, early: Option<Progress>) {
         self.is_hq = facts.alpn != H3;
         self.client_idle = facts.idle_timeout;
-        let checking = check_client(thread, Rc::clone(&self.listen_socket), Rc::clone(&self.info), facts);
+        let (listen_socket, info) = (Rc::clone(&self.listen_socket), Rc::clone(&self.info));
+        let thread = Rc::clone(&self.connection.endpoint.thread);
+        let checking = check_client(thread, listen_socket, info, facts, early);
         self.checking = Some(Box::pin(checking));
         self.poll_checking(&mut Context::from_waker(&self.waker.clone()));
     }
@@ -326,7 +377,7 @@ impl Http3Driver {
             Http3Shared::new(&thread, &self.connection, (limits, self.is_hq), buffer, self.waker.clone());
         self.shared = Some(shared);
         self.idle_since = Some(rt::now());
-        // Streams of early data.
+        // Streams that the client has opened before.
         self.accept(Dir::Uni)?;
         self.accept(Dir::Bi)
     }
@@ -643,7 +694,7 @@ impl Http3Driver {
         let (header_timeout, keepalive_timeout) =
             (reading.client_header_timeout, keepalive.keepalive_timeout);
         let now = rt::now();
-        if self.shared.is_none() {
+        if self.shared.is_none() || self.is_handshaking.get() {
             let until = self.info.opened + header_timeout;
             return if now >= until {
                 ControlFlow::Break(StopReason::TimedOut)
@@ -731,7 +782,7 @@ impl Http3Driver {
     /// Ends the remaining streams, and sends the reason to the client.
     async fn finish(&mut self, stop: StopReason) {
         let (code, reason, errno) = self.report_end(&stop);
-        if self.shared.is_none() {
+        if self.is_handshaking.get() {
             self.connection.endpoint.thread.tally.count_handshake(tally::Handshake::Failed);
         }
         self.count_packets();
@@ -784,7 +835,7 @@ impl Http3Driver {
     fn report_lost(&self, error: &ConnectionError) {
         match error {
             ConnectionError::ApplicationClosed(_) | ConnectionError::LocallyClosed => {}
-            ConnectionError::TransportError(error) if self.shared.is_none() => {
+            ConnectionError::TransportError(error) if self.is_handshaking.get() => {
                 self.complain(Level::Info, format_args!("SSL_do_handshake() failed (SSL: {error})"));
             }
             other => self.complain(Level::Info, format_args!("QUIC connection ended: {other}")),
@@ -797,7 +848,7 @@ impl Http3Driver {
         let thread_config = thread.thread_config();
         let server = self.listen_socket.default_server(Section::Http, &thread_config, &self.info);
         let (client, address) = (&self.info.peer, &self.listen_socket.address);
-        let step = if self.shared.is_some() { "processing HTTP/3 connection" } else { "SSL handshaking" };
+        let step = if self.is_handshaking.get() { "SSL handshaking" } else { "processing HTTP/3 connection" };
         let message = format_args!("{what} while {step}, client: {client}, server: {address}");
         thread.log_about(&thread_config, &self.info, server, level, message);
     }

@@ -75,6 +75,14 @@ impl QuicConnection {
         })
     }
 
+    /// Whether the client has proved its address.
+    pub(crate) fn is_validated(&self) -> bool {
+        let unvalidated = self.unvalidated.take();
+        let is_validated = unvalidated.is_none();
+        self.unvalidated.set(unvalidated);
+        is_validated
+    }
+
     /// Notes that the client has proved its address.
     pub(crate) fn note_validated(&self) {
         self.unvalidated.take();

@@ -52,22 +52,61 @@ fn clients_prove_their_address_with_quic_retry() {
     }
 }
 
+/// A request in early data is served before the handshake is complete if the client has proved its address by a token, and if no certificate
+/// of it is verified.
 #[test]
 fn sessions_are_resumed_and_early_data_is_accepted() {
-    for early in ["on", "off"] {
-        let directives =
-            format!("ssl_early_data {early}; location / {{ return 200 '$ssl_session_reused'; }}");
+    let cases = [
+        ("on", true, "r1"),
+        ("on", false, "r"),
+        ("off", true, "r"),
+        ("on; ssl_verify_client optional_no_ca", true, "r"),
+    ];
+    for (early, has_token, expected) in cases {
+        let directives = format!(
+            "ssl_early_data {early}; location / {{ return 200 '$ssl_session_reused$ssl_early_data'; }} \
+             location = /once {{ if ($ssl_early_data) {{ return 425; }} return 200 once; }}"
+        );
         let server = serve(2, &directives, |builder| builder);
-        let options = Options::default();
+        let mut options = Options::default();
         let mut client = Client::with(address(&server), options.clone());
         assert_eq!(client.get("/").text(), ".");
+        // A token follows the handshake.
+        client.drive_for(Duration::from_millis(100));
+        if !has_token {
+            options.tokens = Options::default().tokens;
+        }
         let mut client = Client::begin(address(&server), options);
         // The client has the keys of early data if the session permits it.
-        assert_eq!(client.connection.has_0rtt(), early == "on");
-        let id = client.send("GET", "/", &[], None);
-        assert_eq!(client.reply(id).text(), "r");
-        assert_eq!(client.connection.accepted_0rtt(), early == "on");
+        assert_eq!(client.connection.has_0rtt(), early != "off");
+        let (id, once) = (client.send("GET", "/", &[], None), client.send("GET", "/once", &[], None));
+        assert_eq!(client.reply(id).text(), expected, "{early} {has_token}");
+        assert_eq!(client.reply(once).status, if expected == "r1" { 425 } else { 200 });
+        assert_eq!(client.connection.accepted_0rtt(), early != "off");
+        assert_eq!(client.get("/once").text(), "once");
     }
+}
+
+/// The server does not wait for the end of a handshake longer than `client_header_timeout`, although it has served early data.
+#[test]
+fn a_handshake_with_early_data_must_end() {
+    let server = serve(
+        1,
+        "ssl_early_data on; client_header_timeout 1s; keepalive_timeout 1h; location / { return 200 x; }",
+        |builder| builder,
+    );
+    let options = Options::default();
+    let mut client = Client::with(address(&server), options.clone());
+    assert_eq!(client.get("/").text(), "x");
+    client.drive_for(Duration::from_millis(100));
+    let mut client = Client::begin(address(&server), options);
+    client.is_held = true;
+    client.send("GET", "/", &[], None);
+    for packet in client.packets() {
+        client.socket().send_to(&packet, address(&server)).expect("a socket");
+    }
+    server.wait_for_access_log(2, Deadline::default());
+    server.wait_for_log("client timed out", Deadline::default());
 }
 
 #[test]
