@@ -187,6 +187,12 @@ impl Client {
         }
     }
 
+    /// Returns the certificate of the server.
+    pub(crate) fn certificate(&self) -> Vec<u8> {
+        let chain = self.connection.crypto_session().peer_identity().expect("a complete handshake");
+        chain.downcast::<Vec<CertificateDer<'static>>>().expect("that of rustls")[0].to_vec()
+    }
+
     /// Returns the socket of a client that is silent from now on.
     pub(crate) fn take_socket(self) -> UdpSocket {
         self.socket

@@ -3,12 +3,15 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../pebble/mod.rs"]
+mod pebble;
 
 mod client;
 mod hostile;
 mod limits;
 mod offers;
 mod peers;
+mod relay;
 mod reloads;
 mod requests;
 mod transport;
@@ -25,8 +28,11 @@ use testkit::{Server, TempDir};
 
 /// Starts a server with a QUIC address at index 0. `directives` are those of its server block.
 fn serve(threads: u32, directives: &str, prepare: impl Fn(ServerBuilder) -> ServerBuilder) -> Server {
-    let own = Authority::new("root").server("localhost");
-    serve_with(&conf(threads, directives), |builder| prepare(files(builder, "a", &own)))
+    let authority = Authority::new("root");
+    let own = authority.server("localhost");
+    serve_with(&conf(threads, directives), |builder| {
+        prepare(files(builder, "a", &own).text("conf/root.pem", &authority.pem))
+    })
 }
 
 /// Returns the configuration of [`serve`].

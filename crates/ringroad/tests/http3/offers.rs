@@ -10,6 +10,7 @@ use testkit::{Deadline, TempDir};
 use crate::client::Client;
 use crate::common::tls::{Authority, files, get, text};
 use crate::common::{BINARY, serve_with};
+use crate::pebble::{self, Manners, Pebble};
 
 /// Returns a port that is free for TCP and UDP.
 fn free_port() -> u16 {
@@ -66,4 +67,27 @@ fn serve_with_tls_offers_http_3() {
     let mut client = Client::connect(SocketAddr::from(([127, 0, 0, 1], port)));
     let reply = client.get("/index.html");
     assert_eq!((reply.status, reply.text().as_str()), (200, "<p>home</p>"));
+}
+
+/// A certificate that was issued by a public CA after the start.
+#[test]
+fn serve_with_a_public_name_offers_http_3() {
+    let Some(binary) = pebble::binary() else { return };
+    let port = free_port();
+    let pebble = Pebble::start(&binary, port, port, &Manners::default());
+    pebble.know(&["www.example"]);
+    let [site, data, said] = ["site", "data", "said"].map(TempDir::new);
+    site.write("index.html", "<p>home</p>");
+    let mut command = Command::new(BINARY);
+    command.arg("serve").arg(site.path()).args(["--tls", "www.example", "--acme-directory", &pebble.uri()]);
+    command.args(["--listen", &format!("127.0.0.1:{port}")]);
+    command.env("XDG_DATA_HOME", data.path()).env("SSL_CERT_FILE", pebble.trusted());
+    let mut program = Program::spawn(command, said.path());
+    program.wait_for_output("issued a certificate for \"www.example\"", Deadline::default());
+    let mut client = Client::connect(SocketAddr::from(([127, 0, 0, 1], port)));
+    let reply = client.get("/index.html");
+    assert_eq!((reply.status, reply.text().as_str()), (200, "<p>home</p>"));
+    // The client has the certificate of the CA, not the one from before.
+    let certificate = client.certificate();
+    assert!(certificate.windows(6).any(|bytes| bytes == b"Pebble"), "{certificate:?}");
 }

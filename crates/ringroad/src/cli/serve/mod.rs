@@ -283,7 +283,7 @@ fn prepare(
             None,
         ),
         Some(CertificateSource::Local) => local(listen).map(|(secured, renew)| (secured, Some(renew)))?,
-        Some(CertificateSource::Public(public)) => (by_authority(&public, redirected)?, None),
+        Some(CertificateSource::Public(public)) => (by_authority(&public, listen, redirected)?, None),
     };
     // No pid file and no log is written into the user's directory.
     let mut places = Paths::below(&absolute);
@@ -355,14 +355,18 @@ fn local(listen: SocketAddr) -> Result<(Secured, Renew), Unservable> {
 }
 
 /// Returns the configuration for a certificate of a public authority, and for the redirect from port 80.
-fn by_authority(public: &Public, redirected: Option<SocketAddr>) -> Result<Secured, Unservable> {
+fn by_authority(
+    public: &Public,
+    listen: SocketAddr,
+    redirected: Option<SocketAddr>,
+) -> Result<Secured, Unservable> {
     let state = public.state().map_err(|error| Unservable::State(error_text(&error)))?;
     print(public.advice(&state));
     let redirect = redirected.map(|address| {
         format!("\n    server {{\n        listen {address};\n        return 301 https://$host$request_uri;\n    }}")
     });
     let http = public.issuer(&state) + &redirect.unwrap_or_default();
-    Ok(Secured { level: "notice", option: " ssl", quic: false, http, server: public.server() })
+    Ok(Secured { level: "notice", option: " ssl", quic: offers_http3(listen), http, server: public.server() })
 }
 
 /// The directives that serve the files of the prefix.
