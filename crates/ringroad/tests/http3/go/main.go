@@ -31,6 +31,9 @@ func newClient(sessions tls.ClientSessionCache) *client {
 		Dial: func(ctx context.Context, address string, t *tls.Config, q *quic.Config) (*quic.Conn, error) {
 			server, err := net.ResolveUDPAddr("udp4", address)
 			check(err == nil, err)
+			// The smallest size that QUIC permits; larger ones are found by probes.
+			q = q.Clone()
+			q.InitialPacketSize = 1200
 			// With a transport of its own a connection has IDs, by which it can be recognised on another path.
 			c.conn, err = (&quic.Transport{Conn: socket()}).DialEarly(ctx, server, t, q)
 			return c.conn, err
@@ -103,7 +106,7 @@ func main() {
 
 	// The server has only the first version of QUIC.
 	settings := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h3"}}
-	versions := &quic.Config{Versions: []quic.Version{quic.Version2, quic.Version1}}
+	versions := &quic.Config{InitialPacketSize: 1200, Versions: []quic.Version{quic.Version2, quic.Version1}}
 	conn, err := quic.DialAddr(context.Background(), "127.0.0.1:"+os.Args[1], settings, versions)
 	check(err == nil, "version negotiation", err)
 	check(conn.ConnectionState().Version == quic.Version1, conn.ConnectionState().Version)
