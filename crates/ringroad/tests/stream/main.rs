@@ -7,6 +7,7 @@ mod common;
 mod health_checks;
 mod limits;
 mod pass;
+mod programs;
 mod real_peers;
 mod reload;
 mod sessions;
