@@ -26,7 +26,7 @@ use super::measurements::{Figure, Labels, Measurements, at, plural};
 use super::served::{self, CALLS, CPU, GENERATOR_CPU, LIMITED, P50, P99, RATE, ServerCpus};
 use crate::context::Bench;
 use crate::failure::Failure;
-use crate::load::{Expect, Plan, ResponseKind, Reuse};
+use crate::load::{Expect, Length, Plan, ResponseKind, Reuse};
 use crate::peers::server::{Instance, Server};
 use crate::peers::tool::Peer;
 use crate::report::model::{Finding, Results, Section};
@@ -44,6 +44,9 @@ const VARIANTS: [Variant; 4] = [RING, EPOLL, NGINX, HAPROXY];
 /// Size of the small message in bytes.
 const MESSAGE_BYTES: usize = 64;
 
+/// Time limit of the largest response.
+const HUGE_TIMEOUT: Duration = Duration::from_secs(120);
+
 /// Number of clients over UDP.
 const UDP_CLIENTS: u32 = 16;
 
@@ -56,6 +59,10 @@ enum ProxiedExchange {
     Connection,
     /// A response of [`origin::LARGE_BYTES`].
     Large,
+    /// One response of [`origin::HUGE_BYTES`].
+    Huge,
+    /// A ClientHello is echoed, on a connection of its own. The server reads the name in it and passes the bytes on.
+    Preread,
     /// A message is echoed over TLS, which the server terminates.
     Tls,
     /// A datagram of this number of bytes is echoed.
@@ -73,15 +80,27 @@ const fn case(exchange: ProxiedExchange, connections: u32) -> SessionCase {
     SessionCase { exchange, connections }
 }
 
-const CASES: [SessionCase; 7] = [
+const CASES: [SessionCase; 9] = [
     case(ProxiedExchange::Echo, 1),
     case(ProxiedExchange::Echo, 100),
     case(ProxiedExchange::Large, 10),
     case(ProxiedExchange::Connection, 20),
+    case(ProxiedExchange::Preread, 20),
     case(ProxiedExchange::Tls, 100),
     case(ProxiedExchange::Datagram(64), UDP_CLIENTS),
     case(ProxiedExchange::Datagram(1200), UDP_CLIENTS),
+    case(ProxiedExchange::Huge, 1),
 ];
+
+/// What the address of the servers does before it passes bytes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listening {
+    Clear,
+    Tls,
+    Preread,
+}
+
+const LISTENING: [Listening; 3] = [Listening::Clear, Listening::Tls, Listening::Preread];
 
 impl SessionCase {
     fn words(self) -> String {
@@ -95,6 +114,10 @@ impl SessionCase {
                 )
             }
             ProxiedExchange::Large => format!("TCP, responses of 1 MiB, {connections}"),
+            ProxiedExchange::Huge => format!("TCP, a response of 10 GiB, {connections}"),
+            ProxiedExchange::Preread => {
+                format!("TCP, a connection for each echo of a ClientHello, {} at a time", self.connections)
+            }
             ProxiedExchange::Tls => format!("TLS, echo of {MESSAGE_BYTES} bytes, {connections}"),
             ProxiedExchange::Datagram(bytes) => {
                 format!("UDP, echo of {bytes} bytes, {}", plural(self.connections, "client"))
@@ -106,29 +129,41 @@ impl SessionCase {
         at([("case", &self.words())])
     }
 
-    fn is_tls(self) -> bool {
-        self.exchange == ProxiedExchange::Tls
+    fn listening(self) -> Listening {
+        match self.exchange {
+            ProxiedExchange::Tls => Listening::Tls,
+            ProxiedExchange::Preread => Listening::Preread,
+            _ => Listening::Clear,
+        }
     }
 
     /// Returns the load of a case over TCP; `None` over UDP.
-    fn plan(self, bench: &Bench, cpus: &ServerCpus) -> Option<Plan> {
+    fn plan(self, bench: &Bench, cpus: &ServerCpus) -> Result<Option<Plan>, Failure> {
         let plan = served::load(bench, &cpus.split, self.connections, LENGTH);
-        let body: Vec<u8> = (0..MESSAGE_BYTES as u8).collect();
-        let expect = Expect { crc32c: Some(crc32c::crc32c(&body)), ..Expect::default() };
-        let echo = Plan { response_kind: ResponseKind::Bytes(MESSAGE_BYTES as u64), body, expect, ..plan };
-        Some(match self.exchange {
-            ProxiedExchange::Echo => echo,
-            ProxiedExchange::Connection => Plan { reuse: Reuse::PerRequest, ..echo },
-            ProxiedExchange::Tls => Plan { tls: cpus.tls.clone(), ..echo },
-            ProxiedExchange::Large => Plan {
-                response_kind: ResponseKind::Bytes(origin::LARGE_BYTES as u64),
-                body: vec![origin::LARGE; MESSAGE_BYTES],
-                expect: Expect::default(),
-                receive_bytes: 256 << 10,
-                ..echo
+        let echo = |body: Vec<u8>| {
+            let expect = Expect { crc32c: Some(crc32c::crc32c(&body)), ..Expect::default() };
+            Plan { response_kind: ResponseKind::Bytes(body.len() as u64), body, expect, ..plan.clone() }
+        };
+        let response = |first: u8, bytes: usize| Plan {
+            response_kind: ResponseKind::Bytes(bytes as u64),
+            body: vec![first; MESSAGE_BYTES],
+            receive_bytes: 256 << 10,
+            ..plan.clone()
+        };
+        let message = (0..MESSAGE_BYTES as u8).collect();
+        Ok(Some(match self.exchange {
+            ProxiedExchange::Echo => echo(message),
+            ProxiedExchange::Connection => Plan { reuse: Reuse::PerRequest, ..echo(message) },
+            ProxiedExchange::Preread => Plan { reuse: Reuse::PerRequest, ..echo(client_hello()?) },
+            ProxiedExchange::Tls => Plan { tls: cpus.tls.clone(), ..echo(message) },
+            ProxiedExchange::Large => response(origin::LARGE, origin::LARGE_BYTES),
+            ProxiedExchange::Huge => Plan {
+                length: Length::Requests(self.connections.into()),
+                timeout: HUGE_TIMEOUT,
+                ..response(origin::HUGE, origin::HUGE_BYTES)
             },
-            ProxiedExchange::Datagram(_) => return None,
-        })
+            ProxiedExchange::Datagram(_) => return Ok(None),
+        }))
     }
 }
 
@@ -153,15 +188,20 @@ impl Scenario for StreamProxyOptions {
         let is_possible = |variant: &Variant| variant.peer != Some(Peer::Nginx) || module.is_ok();
         let variants: Vec<Variant> = VARIANTS.into_iter().filter(is_possible).collect();
         let module = module.unwrap_or_default();
-        for with_tls in [false, true] {
-            cpus.tls = with_tls.then(|| super::tls::client(false)).transpose()?;
-            let suffix = if with_tls { ", TLS" } else { "" };
+        for listening in LISTENING {
+            let is_tls = listening == Listening::Tls;
+            cpus.tls = is_tls.then(|| super::tls::client(false)).transpose()?;
+            let suffix = match listening {
+                Listening::Clear => "",
+                Listening::Tls => ", TLS",
+                Listening::Preread => ", preread",
+            };
             let text = |variant: &Variant, instance: &Instance| {
-                let certificate = with_tls.then_some(certificate.as_path());
-                configuration(variant, instance, (&module, certificate), (origin.tcp.port, origin.udp))
+                let origins = (origin.tcp.port, origin.udp);
+                configuration(variant, instance, (&module, &certificate, listening), origins)
             };
             let mut servers = comparison::start(bench, section, &cpus, (&variants, suffix), text)?;
-            for case in CASES.into_iter().filter(|case| case.is_tls() == with_tls) {
+            for case in CASES.into_iter().filter(|case| case.listening() == listening) {
                 measure(bench, section, &cpus, &mut servers, case)?;
             }
         }
@@ -178,7 +218,7 @@ fn measure(
     case: SessionCase,
 ) -> Result<(), Failure> {
     let labels = |variant: &Variant| labels_of(variant, &case.labels());
-    if let Some(plan) = case.plan(bench, cpus) {
+    if let Some(plan) = case.plan(bench, cpus)? {
         let words = (case.words(), "/");
         return served::compare(bench, section, servers, (&words.0, words.1), &plan, |variant| {
             Some(labels(variant))
@@ -218,33 +258,54 @@ fn module_of_nginx(bench: &Bench) -> Result<String, String> {
     }
 }
 
+/// Returns the first bytes of a client of TLS that names its server.
+fn client_hello() -> Result<Vec<u8>, Failure> {
+    let session = super::tls::client(false)?.session("", "www.example.com");
+    Ok(session.map_err(|error| Failure::Other(format!("TLS: {error}")))?.output())
+}
+
 /// Returns the configuration of a server that passes TCP and UDP of its port to these ports.
 fn configuration(
     variant: &Variant,
     instance: &Instance,
-    (module, certificate): (&str, Option<&Path>),
+    (module, certificate, listening): (&str, &Path, Listening),
     (tcp, udp): (u16, u16),
 ) -> String {
     let (host, port, engine) = (instance.host, instance.port, variant.engine);
-    let certificate = certificate.map(Path::display);
+    let certificate = certificate.display();
     if variant.peer == Some(Peer::Haproxy) {
-        let ssl = certificate.map_or_else(String::new, |path| format!(" ssl crt {path}"));
+        let (ssl, directives) = match listening {
+            Listening::Clear => (String::new(), ""),
+            Listening::Tls => (format!(" ssl crt {certificate}"), ""),
+            Listening::Preread => (
+                String::new(),
+                "    tcp-request inspect-delay 5s\n    tcp-request content set-var(sess.name) req.ssl_sni\n    \
+                 tcp-request content accept if { req.ssl_hello_type 1 }\n",
+            ),
+        };
         return format!(
             "global\n    nbthread 1\n    maxconn 8192\n    no strict-limits\ndefaults\n    mode tcp\n    timeout connect 5s\n    \
-             timeout client 1h\n    timeout server 1h\nlisten bench\n    bind {host}:{port} backlog 4096{ssl}\n    \
+             timeout client 1h\n    timeout server 1h\nlisten bench\n    bind {host}:{port} backlog 4096{ssl}\n{directives}    \
              server origin 127.0.0.1:{tcp}\n"
         );
     }
     let module = if variant.peer == Some(Peer::Nginx) { module } else { "" };
-    let (ssl, directives) = certificate.map_or_else(Default::default, |path| {
-        (
+    let (ssl, directives, upstream) = match listening {
+        Listening::Clear => ("", String::new(), format!("127.0.0.1:{tcp}")),
+        Listening::Tls => (
             " ssl",
-            format!("ssl_protocols TLSv1.2 TLSv1.3; ssl_certificate {path}; ssl_certificate_key {path}; "),
-        )
-    });
+            format!(
+                "ssl_protocols TLSv1.2 TLSv1.3; ssl_certificate {certificate}; ssl_certificate_key {certificate}; "
+            ),
+            format!("127.0.0.1:{tcp}"),
+        ),
+        Listening::Preread => ("", "ssl_preread on; ".to_owned(), "$site".to_owned()),
+    };
     format!(
         "{module}worker_processes 1;\nevents {{ worker_connections 8192; use {engine}; }}\nstream {{\n    proxy_timeout 1h;\n    \
-         server {{ listen {host}:{port} backlog=4096{ssl}; {directives}proxy_pass 127.0.0.1:{tcp}; }}\n    \
+         map $ssl_preread_server_name $site {{ www.example.com origin; default origin; }}\n    \
+         upstream origin {{ server 127.0.0.1:{tcp}; }}\n    \
+         server {{ listen {host}:{port} backlog=4096{ssl}; {directives}proxy_pass {upstream}; }}\n    \
          server {{ listen {host}:{port} udp; proxy_pass 127.0.0.1:{udp}; }}\n}}\n"
     )
 }
@@ -276,11 +337,11 @@ fn results(measurements: Measurements<'_>) -> Results {
         results.rankings.push(compared.ranking(&title, MESSAGE_CPU, &case.labels()));
     }
     results.findings = vec![
-        finding(measurements, ("Responses of 1 MiB", &NGINX, 0.60), |case| {
-            case.exchange == ProxiedExchange::Large
+        finding(measurements, ("Responses of 1 MiB and 10 GiB", &NGINX, 0.60), |case| {
+            is_large(case.exchange)
         }),
         finding(measurements, ("Messages and connections over TCP and TLS", &NGINX, 0.80), |case| {
-            !matches!(case.exchange, ProxiedExchange::Large | ProxiedExchange::Datagram(_))
+            !is_large(case.exchange) && !matches!(case.exchange, ProxiedExchange::Datagram(_))
         }),
         finding(measurements, ("Datagrams", &NGINX, 0.60), |case| {
             matches!(case.exchange, ProxiedExchange::Datagram(_))
@@ -290,6 +351,10 @@ fn results(measurements: Measurements<'_>) -> Results {
         }),
     ];
     results
+}
+
+fn is_large(exchange: ProxiedExchange) -> bool {
+    matches!(exchange, ProxiedExchange::Large | ProxiedExchange::Huge)
 }
 
 /// Returns the finding whether the CPU time on io_uring is at most this share of a peer's in the cases that `is_about` selects.
@@ -315,7 +380,14 @@ mod tests {
     #[test]
     fn the_servers_have_the_same_configuration_but_engine_and_module() {
         let instance = Instance { host: std::net::Ipv4Addr::LOCALHOST, port: 8080, directory: "/x".into() };
-        let text = |variant: &Variant| configuration(variant, &instance, ("load_module x;\n", None), (1, 2));
+        let text = |variant: &Variant| {
+            configuration(
+                variant,
+                &instance,
+                ("load_module x;\n", Path::new("a"), Listening::Preread),
+                (1, 2),
+            )
+        };
         assert_eq!(text(&RING).replace("io_uring", "epoll"), text(&EPOLL));
         assert_eq!(text(&NGINX), format!("load_module x;\n{}", text(&EPOLL)));
     }

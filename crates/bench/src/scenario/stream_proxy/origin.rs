@@ -15,6 +15,12 @@ pub(super) const LARGE: u8 = 0xff;
 /// Size of the large response in bytes.
 pub(super) const LARGE_BYTES: usize = 1 << 20;
 
+/// First byte of a message whose response is huge.
+pub(super) const HUGE: u8 = 0xfe;
+
+/// Size of the huge response in bytes.
+pub(super) const HUGE_BYTES: usize = 10 << 30;
+
 /// The running origin. That of UDP ends with the process.
 pub(super) struct Origins {
     pub(super) tcp: Origin,
@@ -45,14 +51,17 @@ fn serve(mut socket: TcpStream) {
     let _ = socket.set_nodelay(true);
     let (mut bytes, large) = (vec![0; 64 << 10], vec![LARGE; LARGE_BYTES]);
     while let Ok(count @ 1..) = socket.read(&mut bytes) {
-        let response: &[u8] = match bytes[..count] {
-            [LARGE, ..] => &large,
+        let (response, times): (&[u8], usize) = match bytes[..count] {
+            [LARGE, ..] => (&large, 1),
+            [HUGE, ..] => (&large, HUGE_BYTES / LARGE_BYTES),
             // The readiness check.
-            [b'G', b'E', b'T', ..] => b"HTTP/1.1 204 No Content\r\n\r\n",
-            _ => &bytes[..count],
+            [b'G', b'E', b'T', ..] => (b"HTTP/1.1 204 No Content\r\n\r\n", 1),
+            _ => (&bytes[..count], 1),
         };
-        if socket.write_all(response).is_err() {
-            return;
+        for _ in 0..times {
+            if socket.write_all(response).is_err() {
+                return;
+            }
         }
     }
 }
