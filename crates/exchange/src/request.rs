@@ -30,7 +30,7 @@ use crate::session::Session;
 pub use crate::shared::Shared;
 use crate::thread::Thread;
 pub use site::address::Address;
-use site::config::{Config, Location, LocationId, Scope, Server, ServerId};
+use site::config::{Config, Http, Location, LocationId, Scope, Server, ServerId};
 use site::extensions::Extensions;
 use site::phases::Subject;
 use site::registry::Registry;
@@ -629,6 +629,9 @@ pub trait OnConnection: HasVariables {
     /// Returns the connection.
     fn conn(&self) -> &Rc<ConnInfo>;
 
+    /// Returns the settings of its block: `http` or `stream`.
+    fn block(&self) -> &Http;
+
     /// Returns the client's address: the peer of the connection, or the client behind a trusted proxy.
     fn client_address(&self) -> &Address;
 
@@ -641,6 +644,10 @@ pub trait OnConnection: HasVariables {
 impl OnConnection for Request {
     fn conn(&self) -> &Rc<ConnInfo> {
         &self.conn
+    }
+
+    fn block(&self) -> &Http {
+        &self.config().http
     }
 
     fn client_address(&self) -> &Address {

@@ -65,6 +65,7 @@ pub static MODULES: &[&Module] = &[
     &auth_request::MODULE,
     &map::STREAM,
     &geo::STREAM,
+    &geoip2::STREAM,
     &split_clients::STREAM,
     &realip::STREAM,
     &limit_conn::STREAM,

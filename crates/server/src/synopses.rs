@@ -38,6 +38,7 @@ const UNDOCUMENTED: &[&str] = &[
     "http_zstd_filter",
     "http_zstd_static",
     "ringroad",
+    "stream_geoip2",
 ];
 
 /// Returns the pairs of a table: the text before and after the first tab of each line.

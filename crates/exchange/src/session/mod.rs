@@ -19,7 +19,7 @@ use crate::module::SessionPlan;
 use crate::request::{ConnInfo, OnConnection, ThreadConfig};
 use crate::thread::Thread;
 use site::address::Address;
-use site::config::{Config, LocationId, Scope, ServerId};
+use site::config::{Config, Http, LocationId, Scope, Section, ServerId};
 use site::extensions::Extensions;
 use site::phases::Subject;
 use site::registry::Registry;
@@ -184,6 +184,10 @@ impl Session {
 impl OnConnection for Session {
     fn conn(&self) -> &Rc<ConnInfo> {
         &self.conn
+    }
+
+    fn block(&self) -> &Http {
+        self.thread_config.config.section(Section::Stream)
     }
 
     fn client_address(&self) -> &Address {

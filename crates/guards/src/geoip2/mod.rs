@@ -13,13 +13,13 @@ use conf::{Args, Contexts, Error, Spec, Statement, value};
 use crate::realip::behind_proxies;
 use crate::{Declaration, Directive, Module};
 use database::{BYTES_MAX, Bytes, Database, Step};
-use exchange::module::ThreadHooks;
-use exchange::request::{Address, Request};
+use exchange::module::{ThreadHooks, compute};
+use exchange::request::{Address, OnConnection};
 use site::config::{Cx, HttpType};
 use site::network::Network;
 use site::template::Template;
 use site::uses::FileUse;
-use site::variables::{self, Compute};
+use site::variables::Compute;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
@@ -28,6 +28,17 @@ pub(crate) static MODULE: Module = Module {
         directives: &[DIRECTIVES],
         http: &[HttpType::of::<Conf>()],
         ..Declaration::named("http_geoip2")
+    })
+};
+
+/// The same directive in `stream`, without `geoip2_proxy` and `geoip2_proxy_recursive`.
+pub(crate) static STREAM: Module = Module {
+    thread: ThreadHooks { configured: reload::tend, ..ThreadHooks::NONE },
+    ..Module::of(Declaration {
+        directives: &[DIRECTIVES],
+        twin: Some(&["geoip2_proxy", "geoip2_proxy_recursive"]),
+        http: &[HttpType::of::<Conf>()],
+        ..Declaration::named("stream_geoip2")
     })
 };
 
@@ -112,8 +123,7 @@ fn add_database(cx: &mut Cx<'_>) -> Result<(), Error> {
     }
     let database = Arc::new(Database::new(path, reader, interval));
     for (slot, source) in variables {
-        let variable = Variable { database: Arc::clone(&database), source };
-        variables::compute(cx.http, slot, Arc::new(variable));
+        compute(cx.http, slot, Variable { database: Arc::clone(&database), source });
     }
     cx.http.make_mut::<Conf>().databases.push(database);
     Ok(())
@@ -230,8 +240,8 @@ struct Variable {
     source: ValueSource,
 }
 
-impl Compute<Request> for Variable {
-    fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
+impl<R: OnConnection> Compute<R> for Variable {
+    fn value(&self, request: &R, out: &mut Vec<u8>) -> bool {
         match &self.source {
             ValueSource::Record(record) => {
                 let found =
@@ -257,13 +267,13 @@ impl Compute<Request> for Variable {
 
 impl Record {
     /// Returns the address whose record is searched.
-    fn address(&self, request: &Request) -> Option<IpAddr> {
+    fn address<R: OnConnection>(&self, request: &R) -> Option<IpAddr> {
         if let Some(source) = &self.source {
             let text = source.rendered(request);
             return std::str::from_utf8(&text).ok()?.parse().ok();
         }
-        let conf = request.config().http.of::<Conf>();
-        match behind_proxies(request, request.client().clone(), &conf.proxies, conf.recursive) {
+        let conf = request.block().of::<Conf>();
+        match behind_proxies(request, request.client_address().clone(), &conf.proxies, conf.recursive) {
             // An IPv4-mapped client address is searched as IPv4.
             Address::Inet(address) => Some(address.ip().to_canonical()),
             Address::Unix(_) => None,

@@ -41,7 +41,8 @@ const METADATA_MAX: u64 = 128 << 10;
 
 /// Lets this thread check the files that no other thread checks.
 pub(super) fn tend(thread: &Rc<Thread>, _: Option<&ThreadConfig>) {
-    for database in &thread.thread_config().config.http.of::<Conf>().databases {
+    let config = Arc::clone(&thread.thread_config().config);
+    for database in config.sections().into_iter().flat_map(|block| &block.of::<Conf>().databases) {
         if database.interval > 0 && database.claim() {
             rt::spawn(keep(Arc::downgrade(database), Rc::clone(thread)));
         }

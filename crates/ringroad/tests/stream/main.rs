@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod geoip2;
 mod health_checks;
 mod limits;
 mod pass;
