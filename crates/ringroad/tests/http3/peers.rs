@@ -29,7 +29,7 @@ fn python_with(module: &str, package: &str) -> Option<String> {
     if found.is_ok_and(|found| found.status.success()) {
         return Some(python);
     }
-    testkit::skip(&format!(
+    testkit::skip(format_args!(
         "{package} is not installed: pip install {package}, and RINGROAD_TEST_PYTHON with the path of its python"
     ));
     None
@@ -177,7 +177,7 @@ fn quiche_and_s2n_quic_send_and_receive() {
         .expect("cargo");
     if !built.status.success() {
         let errors = String::from_utf8_lossy(&built.stderr);
-        return testkit::skip(&format!(
+        return testkit::skip(format_args!(
             "quiche or s2n-quic does not compile (apt-get install cmake clang libclang-dev): {errors}"
         ));
     }

@@ -215,7 +215,8 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(content: Content) -> Daemon {
+    /// `rate` is that of each response, in bytes per second.
+    fn start(content: Content, rate: usize) -> Daemon {
         let dir = TempDir::new("http3-upgrade");
         ["conf", "logs", "html"].into_iter().for_each(|name| drop(dir.dir(name)));
         let port =
@@ -224,7 +225,9 @@ impl Daemon {
         let (certificate, key) = Authority::new("root").server("localhost");
         dir.write("conf/a.pem", certificate);
         dir.write("conf/a.key", key);
-        let text = conf(2, &format!("limit_rate 150k; {}", directives("here")))
+        // With many connections a visitor needs longer until it continues one of them.
+        let times = "client_header_timeout 10m; keepalive_timeout 10m; send_timeout 10m;";
+        let text = conf(2, &format!("limit_rate {rate}; {times} {}", directives("here")))
             .replace("127.0.0.1:0", &format!("127.0.0.1:{port}"))
             .replace(
                 "info; events {}",
@@ -357,10 +360,11 @@ impl Visitor {
 #[test]
 fn connections_survive_a_reload_and_upgrades_of_the_binary() {
     const THREADS: usize = 8;
-    let connections =
-        std::env::var("RINGROAD_TEST_CONNECTIONS").map_or(104, |count| count.parse().expect("a number"));
+    let connections = std::env::var("RINGROAD_TEST_CONNECTIONS")
+        .map_or(104_usize, |count| count.parse().expect("a number"));
     let (len, content) = (300 << 10, Content::new(7, 300 << 10));
-    let daemon = Daemon::start(content);
+    // All responses together have the same rate with any number of connections.
+    let daemon = Daemon::start(content, (16 << 20) / connections);
     let (is_done, requests) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let visit = || {

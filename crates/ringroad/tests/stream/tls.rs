@@ -111,6 +111,39 @@ fn upstreams_are_reached_by_tls_and_verified() {
     );
 }
 
+/// A server passes its checks by a handshake with its certificate and by the text behind it.
+#[test]
+fn checks_use_tls_and_verify_servers() {
+    let authority = Authority::new("stream");
+    let server = serve_tls(
+        &authority,
+        "upstream group { server unix:DIR/a.sock; server unix:DIR/b.sock; server unix:DIR/plain.sock; server unix:DIR/text.sock; }
+         match ready { expect ~ ^ready; }
+         server { listen 127.0.0.1:0; proxy_ssl on; proxy_ssl_verify on; proxy_ssl_trusted_certificate DIR/ca.pem;
+           proxy_ssl_server_name on; proxy_ssl_name a.example; proxy_pass group;
+           health_check match=ready interval=50ms mandatory; health_check_timeout 2s; }
+         server { listen unix:DIR/a.sock ssl; ssl_certificate DIR/a.pem; ssl_certificate_key DIR/a.key;
+           return \"ready $ssl_server_name\"; }
+         server { listen unix:DIR/b.sock ssl; ssl_certificate DIR/b.pem; ssl_certificate_key DIR/b.key;
+           return \"ready $ssl_server_name\"; }
+         server { listen unix:DIR/plain.sock; return ready; }
+         server { listen unix:DIR/text.sock ssl; ssl_certificate DIR/a.pem; ssl_certificate_key DIR/a.key;
+           return busy; }",
+    );
+    server.wait_for_log_count("peer is unhealthy", 3, Deadline::default());
+    server.wait_for_log("peer is healthy", Deadline::default());
+    let log = server.error_log();
+    let verdict = |socket: &str| {
+        let line = log.lines().find(|line| line.contains(&format!("{socket}.sock in upstream")));
+        line.unwrap_or_else(|| panic!("{log}")).to_owned()
+    };
+    assert!(verdict("a").contains("peer is healthy"), "{log}");
+    assert!(verdict("b").contains("does not match \"a.example\""), "{log}");
+    assert!(verdict("plain").contains("peer is unhealthy"), "{log}");
+    assert!(verdict("text").contains("peer is unhealthy"), "{log}");
+    assert!((0..4).all(|_| read_all(&mut connect(server.addr(0).tcp())) == b"ready a.example"));
+}
+
 #[test]
 fn a_client_hello_is_limited_in_size_and_other_protocols_pass() {
     let upstream = Upstream::echo();
