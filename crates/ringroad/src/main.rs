@@ -26,6 +26,7 @@
 //! | [`privilege`] | the user of the worker |
 //! | [`paths`] | default paths |
 //! | [`limits`] | limits of the worker process |
+//! | [`templates`] | configuration files whose variables are those of the environment |
 //! | [`listen`] | listening sockets |
 //! | [`log`] | the error log of the master |
 //! | [`owned_links`] | opens paths in directories that the user of workers may write to |
@@ -57,6 +58,7 @@ mod signals;
 mod signatures;
 mod signer;
 mod systemd;
+mod templates;
 mod worker;
 
 use std::process::ExitCode;

@@ -15,12 +15,22 @@ use crate::log::{self, Level, Log};
 use crate::master;
 use crate::owned_links;
 use crate::paths::{Paths, Request};
+use crate::templates::Templates;
 
 /// Executes the options.
 pub(super) fn run(options: &Options) -> ExitCode {
     // In nginx's order: the log, the configuration, and then the command.
     let (request, log) = prepare(options);
     let starts = !options.test && options.signal.is_none();
+    // The daemon and the next binary of an upgrade find the results.
+    if options.signal.is_none()
+        && !master::is_daemon()
+        && !inherit::is_new_binary()
+        && let Err(reason) = write_templates(&request, &log)
+    {
+        log.write(Level::Emerg, reason);
+        return ExitCode::FAILURE;
+    }
     let loaded = adapter::load(&request, Files::Disk);
     if starts
         && !master::is_daemon()
@@ -52,6 +62,16 @@ pub(super) fn run(options: &Options) -> ExitCode {
         },
         None => master::run(request, site, log, None),
     }
+}
+
+/// Writes the files whose templates the environment names, by default into `conf.d` beside the configuration.
+fn write_templates(request: &Request, log: &Log) -> Result<(), String> {
+    let default = request.main.parent().unwrap_or(Path::new("")).join("conf.d");
+    let Some(templates) = Templates::of(std::env::vars_os(), &default) else { return Ok(()) };
+    for (from, to) in templates.write()? {
+        log.write(Level::Notice, format_args!("wrote \"{}\" from \"{}\"", to.display(), from.display()));
+    }
+    Ok(())
 }
 
 /// Prints a hint that a relative `-c` starts from the prefix, if the file exists only in the working directory.

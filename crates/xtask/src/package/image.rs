@@ -57,6 +57,9 @@ fn commit(
     workspace::output(buildah()?.args(["copy", container]).arg(root).arg("/"))?;
     let mut config = buildah()?;
     config.args(["config", "--user", USER, "--port", "8080", "--stop-signal", "SIGQUIT"]);
+    // The configuration includes the results.
+    config.args(["--env", "NGINX_ENVSUBST_TEMPLATE_DIR=/etc/ringroad/templates"]);
+    config.args(["--env", "NGINX_ENVSUBST_OUTPUT_DIR=/tmp/conf.d"]);
     config.args(["--entrypoint", "[\"/usr/sbin/ringroad\"]", "--cmd", "-g 'daemon off;'"]);
     for (key, value) in [
         ("title", "Ringroad"),
