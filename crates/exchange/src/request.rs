@@ -75,6 +75,8 @@ pub struct ThreadConfig {
     pub named: Rc<NamedLogs>,
     /// Counts of requests by server and location, if enabled.
     pub traffic: OnceCell<Traffic>,
+    /// Counts of sessions by server, if enabled.
+    pub session_traffic: OnceCell<Traffic>,
 }
 
 impl fmt::Debug for ThreadConfig {

@@ -293,5 +293,6 @@ fn thread_config(version: ConfigVersion, logs: &LogFiles, files: Opened) -> Thre
         sinks,
         named: NamedLogs::new(logs.outgoing()),
         traffic: OnceCell::new(),
+        session_traffic: OnceCell::new(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use site::config::Http;
+use site::config::{Http, Section};
 use site::shared_zone::Zone;
 
 use crate::{limit_conn, limit_req};
@@ -12,6 +12,8 @@ use crate::{limit_conn, limit_req};
 pub struct LimitZone<'a> {
     /// Module of the zone.
     pub kind: LimitKind,
+    /// The block that names it.
+    pub section: Section,
     /// Name of the zone.
     pub name: &'a str,
     /// Numbers of requests by result: passed, delayed, rejected; delayed and rejected in dry-run mode.
@@ -43,6 +45,6 @@ pub fn zones(http: &Http) -> impl Iterator<Item = LimitZone<'_>> {
             }
         };
         let (used, size) = (entry.zone.used().unwrap_or(0), entry.zone.bytes().unwrap_or(0));
-        Some(LimitZone { kind, name, results, used, size })
+        Some(LimitZone { kind, section: entry.section(), name, results, used, size })
     })
 }

@@ -31,7 +31,8 @@ pub use exchange::module::{Module, ModuleTable};
 pub use site::declaration::{Declaration, Directive, Set, Walk};
 
 /// The modules of this crate, in the order of the handlers in a phase.
-static MODULES: &[&Module] = &[&stub_status::MODULE, &cache_counters::MODULE, &status::MODULE];
+static MODULES: &[&Module] =
+    &[&stub_status::MODULE, &cache_counters::MODULE, &status::MODULE, &status::SESSIONS];
 
 /// Returns all modules, with their data for reading a configuration, in the order of the handlers in a phase and of the
 /// filters. Both orders are nginx's: a filter gets the response as the filters before it changed it.

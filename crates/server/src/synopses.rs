@@ -38,6 +38,7 @@ const UNDOCUMENTED: &[&str] = &[
     "http_zstd_filter",
     "http_zstd_static",
     "ringroad",
+    "stream_api",
     "stream_geoip2",
 ];
 

@@ -41,6 +41,8 @@ pub struct Shared {
     disks: Arc<disks::Devices>,
     /// Numbers of requests by server and location.
     pub traffic: Registry,
+    /// The counts of sessions of `stream` by server.
+    pub session_traffic: Registry,
     /// Operators that watch requests.
     pub watch: Hub,
     started: Started,

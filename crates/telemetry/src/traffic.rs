@@ -226,8 +226,30 @@ const BODIES: Metric = Metric::counter(
 /// Number of values of `BODIES`: four engines for each method.
 pub const ENGINE_VALUES: usize = 24;
 
-/// All metrics of this file, in the order of the metrics page.
+/// The metrics of requests, in the order of the metrics page.
 pub const METRICS: &[&Metric] = &[&REQUESTS, &DURATION, &FIRST_BYTE, &RECEIVED, &SENT, &BODIES];
+
+const SESSIONS: Metric = Metric::counter(
+    "stream_sessions_total",
+    "sessions",
+    "Finished sessions, by status. Statuses that did not occur are left out.",
+)
+.labelled(&[SERVER, CODE]);
+
+const SESSION_DURATION: Metric =
+    Metric::histogram("stream_session_duration_seconds", "Time from the start of a session to its end.")
+        .labelled(&[SERVER]);
+
+const SESSION_RECEIVED: Metric =
+    Metric::counter("stream_received_bytes_total", "bytes", "Bytes from clients of finished sessions.")
+        .labelled(&[SERVER]);
+
+const SESSION_SENT: Metric =
+    Metric::counter("stream_sent_bytes_total", "bytes", "Bytes to clients of finished sessions.")
+        .labelled(&[SERVER]);
+
+/// The metrics of sessions.
+pub const SESSION_METRICS: &[&Metric] = &[&SESSIONS, &SESSION_DURATION, &SESSION_RECEIVED, &SESSION_SENT];
 
 /// A completed request.
 #[derive(Clone, Copy, Debug)]
@@ -379,10 +401,28 @@ impl Registry {
         sums
     }
 
+    /// Returns the zones with requests.
+    fn used<'z>(&self, zones: &'z [Zone]) -> Vec<(&'z Zone, Sums)> {
+        let pairs = zones.iter().map(|zone| (zone, self.sums(zone)));
+        pairs.filter(|(_, sums)| sums.requests() > 0).collect()
+    }
+
+    /// Appends the metrics of these zones of `stream`. Zones without sessions are omitted.
+    pub fn write_sessions(&self, zones: &[Zone], page: &mut Page) {
+        let pairs = self.used(zones);
+        let mut each = |metric: &Metric, write: fn(&mut Page, &Metric, &[&str], &Sums)| {
+            page.head(metric);
+            pairs.iter().for_each(|(zone, sums)| write(page, metric, &[&zone.server], sums));
+        };
+        each(&SESSIONS, |page, metric, values, sums| page.occurred(metric, values, &sums.codes));
+        each(&SESSION_DURATION, |page, metric, values, sums| page.times(metric, values, &sums.duration));
+        each(&SESSION_RECEIVED, |page, metric, values, sums| page.number(metric, values, sums.received));
+        each(&SESSION_SENT, |page, metric, values, sums| page.number(metric, values, sums.sent));
+    }
+
     /// Appends the metrics of these zones. Zones without requests are omitted.
     pub fn write(&self, zones: &[Zone], page: &mut Page) {
-        let pairs = zones.iter().map(|zone| (zone, self.sums(zone)));
-        let pairs: Vec<_> = pairs.filter(|(_, sums)| sums.requests() > 0).collect();
+        let pairs = self.used(zones);
         let mut each = |metric: &Metric, write: fn(&mut Page, &Metric, &[&str], &Sums)| {
             page.head(metric);
             for (Zone { server, location }, sums) in &pairs {

@@ -7,6 +7,7 @@ use telemetry::reloads::{self, Reloads};
 use telemetry::{disks, losses, tally, traffic, turns};
 
 use super::conf::Conf;
+use super::sessions::SessionZones;
 use super::zones::StatusZones;
 use super::{limits, process, rebinding};
 use caching::settings::Caches;
@@ -14,6 +15,7 @@ use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::response::ContentType;
 use peers::Upstreams;
+use site::config::Section;
 
 /// A constant, whose label shows the version on dashboards.
 const BUILD: Metric = Metric::gauge("build_info", "1", "1, with the version of the program.")
@@ -45,6 +47,7 @@ pub fn metrics() -> Vec<Part> {
         ("Threads", turns::METRICS.to_vec()),
         ("Disks", disks::METRICS.to_vec()),
         ("Servers and locations", traffic::METRICS.to_vec()),
+        ("Servers of stream", traffic::SESSION_METRICS.to_vec()),
         ("Limits", limits::METRICS.to_vec()),
         ("Upstreams", peers::metrics::METRICS.to_vec()),
         ("Certificates", vec![&CERTIFICATES]),
@@ -76,6 +79,8 @@ pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
     shared.write_loops(&mut page);
     shared.write_disks(&mut page);
     shared.traffic.write(http.of::<StatusZones>().all(), &mut page);
+    let sessions = request.config().section(Section::Stream).of::<SessionZones>();
+    shared.session_traffic.write_sessions(sessions.all(), &mut page);
     limits::write(http, &mut page);
     let groups = request.config().sections().into_iter().flat_map(|block| block.of::<Upstreams>().groups());
     peers::metrics::write(groups, rt::now(), &mut page);

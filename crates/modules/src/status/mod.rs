@@ -14,6 +14,7 @@ mod limits;
 mod metrics;
 mod process;
 pub(crate) mod rebinding;
+mod sessions;
 pub mod watch;
 mod zones;
 
@@ -37,6 +38,7 @@ use site::settings::main::MainConf;
 use site::uses::FileUse;
 
 pub use metrics::metrics;
+pub(crate) use sessions::MODULE as SESSIONS;
 
 /// The module.
 pub(crate) static MODULE: Module = Module {

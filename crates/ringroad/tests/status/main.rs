@@ -10,3 +10,4 @@ mod health;
 mod log;
 mod metrics;
 mod operations;
+mod sessions;

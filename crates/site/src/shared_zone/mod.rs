@@ -123,6 +123,13 @@ pub struct DeclaredZone {
     pub zone: Arc<dyn AnyZone>,
 }
 
+impl DeclaredZone {
+    /// Returns the block that names it.
+    pub fn section(&self) -> Section {
+        self.section
+    }
+}
+
 impl Zones {
     /// Notes that this block is read from now on.
     pub(crate) fn enter(&mut self, section: Section) {

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use serde_json::{Map, Value, json};
 
 use crate::status::limits::{self, LimitKind};
+use crate::status::sessions::SessionZones;
 use crate::status::zones::StatusZones;
 use caching::metrics::Facts;
 use caching::settings::Caches;
@@ -63,15 +64,19 @@ pub(super) fn at(request: &Request, path: &[&str]) -> Option<Value> {
         ["http", "caches", rest @ ..] => (caches(request), rest),
         ["http", "upstreams", name, "servers", rest @ ..] => (servers(group(request, name)?), rest),
         ["http", "upstreams", rest @ ..] => (upstreams(request, Section::Http), rest),
-        ["http", "limit_reqs", rest @ ..] => (limits(request, LimitKind::Requests), rest),
-        ["http", "limit_conns", rest @ ..] => (limits(request, LimitKind::Connections), rest),
+        ["http", "limit_reqs", rest @ ..] => (limits(request, Section::Http, LimitKind::Requests), rest),
+        ["http", "limit_conns", rest @ ..] => (limits(request, Section::Http, LimitKind::Connections), rest),
         ["http", "keyvals", rest @ ..] => (json!({}), rest),
         ["stream"] => (json!(STREAM), &path[1..]),
         ["stream", "upstreams", name, "servers", rest @ ..] => {
             (servers(group_in(request, Section::Stream, name)?), rest)
         }
         ["stream", "upstreams", rest @ ..] => (upstreams(request, Section::Stream), rest),
-        ["stream", "server_zones" | "limit_conns" | "keyvals" | "zone_sync", rest @ ..] => (json!({}), rest),
+        ["stream", "server_zones", rest @ ..] => (session_zones(request), rest),
+        ["stream", "limit_conns", rest @ ..] => {
+            (limits(request, Section::Stream, LimitKind::Connections), rest)
+        }
+        ["stream", "keyvals" | "zone_sync", rest @ ..] => (json!({}), rest),
         _ => return None,
     };
     rest.iter().try_fold(value, |mut value, word| match &mut value {
@@ -243,9 +248,28 @@ fn responses(codes: &Codes) -> Value {
     })
 }
 
-/// Returns `http/limit_reqs` or `http/limit_conns`: results by zone. A limit of connections never delays.
-fn limits(request: &Request, kind: LimitKind) -> Value {
-    let zones = limits::zones(&request.config().http).filter(|zone| zone.kind == kind);
+/// Returns `stream/server_zones`: the zones by name.
+fn session_zones(request: &Request) -> Value {
+    let counted = &request.conn.thread.shared.session_traffic;
+    let zone = |zone: &Zone| {
+        let sums = counted.sums(zone);
+        let [_, second, _, fourth, fifth] = traffic::classes(&sums.codes);
+        let numbers = json!({
+            "connections": sums.requests(),
+            "sessions": { "2xx": second, "4xx": fourth, "5xx": fifth, "total": sums.requests() },
+            "discarded": 0,
+            "received": sums.received,
+            "sent": sums.sent,
+        });
+        (zone.server.to_string(), numbers)
+    };
+    request.config().section(Section::Stream).of::<SessionZones>().all().iter().map(zone).collect()
+}
+
+/// Returns `limit_reqs` or `limit_conns` of a block: results by zone. A limit of connections never delays.
+fn limits(request: &Request, section: Section, kind: LimitKind) -> Value {
+    let zones = limits::zones(&request.config().http);
+    let zones = zones.filter(|zone| zone.kind == kind && zone.section == section);
     let results = |counts: [u64; 5]| -> Value {
         let pairs = limits::names().zip(counts);
         let pairs = pairs.filter(|(name, _)| kind == LimitKind::Requests || !name.starts_with("delayed"));
