@@ -46,7 +46,8 @@ impl Client {
         config.verify_peer(false);
         config.set_application_protos(h3::APPLICATION_PROTOCOL).expect("a protocol");
         config.set_max_idle_timeout(30_000);
-        config.set_max_recv_udp_payload_size(DATAGRAM_MAX);
+        // The server may search for more.
+        config.set_max_recv_udp_payload_size(1472);
         config.set_max_send_udp_payload_size(DATAGRAM_MAX);
         config.set_initial_max_data(10_000_000);
         config.set_initial_max_stream_data_bidi_local(1_000_000);
