@@ -20,6 +20,7 @@ use site::config::{Cx, Scope};
 use site::declaration::OWN;
 use site::uses::FileUse;
 use telemetry::{Level, Reason};
+use transfer::replaced_file;
 
 /// The module.
 pub(crate) static MODULE: Module =
@@ -27,6 +28,9 @@ pub(crate) static MODULE: Module =
 
 /// Maximum number of threads that write the files; each group has one file.
 const STATE_FILE_THREADS_MAX: usize = 8;
+
+/// Mode of the files: other users may read the addresses of servers.
+const MODE: u32 = 0o644;
 
 /// The threads that write the files.
 static STATE_FILES: LazyLock<HelperPool> =
@@ -78,8 +82,7 @@ pub async fn save(group: &Arc<Group>, thread: &Thread) {
     loop {
         let text = group.state_text();
         let (to, bytes) = (path.clone(), text.clone().into_bytes());
-        let number = group.next_save();
-        let done = STATE_FILES.run(move || write(&to, &bytes, number)).await;
+        let done = STATE_FILES.run(move || replaced_file::replace(&to, &bytes, MODE)).await;
         let failed = match done {
             Some(Ok(())) if group.state_text() == text => return,
             Some(Ok(())) => continue,
@@ -98,32 +101,6 @@ pub async fn save(group: &Arc<Group>, thread: &Thread) {
         );
         return;
     }
-}
-
-/// Replaces the file atomically.
-#[expect(clippy::disallowed_methods, reason = "it runs on a helper thread, of STATE_FILES")]
-fn write(path: &Path, bytes: &[u8], number: u64) -> std::io::Result<()> {
-    use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}-{number}", std::process::id()));
-    let temp = Path::new(&name);
-    let mut options = std::fs::OpenOptions::new();
-    // Created by this call, so that a symbolic link with this name has no effect.
-    let options = options.write(true).create_new(true);
-    // A process with the same id may have left a file.
-    let _ = std::fs::remove_file(temp);
-    // Not writable for other users: the umask of a worker is 0.
-    let written = options.mode(0o644).open(temp).and_then(|mut file| {
-        file.write_all(bytes)?;
-        // Without this call, a crash of the system could leave an empty file with the final name.
-        file.sync_data()
-    });
-    let done = written.and_then(|()| std::fs::rename(temp, path));
-    if done.is_err() {
-        let _ = std::fs::remove_file(temp);
-    }
-    done
 }
 
 #[cfg(test)]
@@ -179,19 +156,5 @@ mod tests {
         let both = "\"state\" directive is incompatible with \"server\" in /conf/nginx.conf:2";
         assert_eq!(error("http { upstream a { server 127.0.0.1;\nstate x; } }"), both);
         assert_eq!(error("http { upstream a { state x;\nserver 127.0.0.1; } }"), both);
-    }
-
-    #[test]
-    fn a_link_with_the_temporary_name_is_not_followed() {
-        let dir = testkit::TempDir::new("state");
-        let path = |name: &str| dir.path().join(name);
-        std::fs::write(path("other"), "unchanged").unwrap();
-        let temp = path(&format!("a.state.{}-7", std::process::id()));
-        std::os::unix::fs::symlink(path("other"), &temp).unwrap();
-        super::write(&path("a.state"), b"server 127.0.0.1;\n", 7).unwrap();
-        let facts_of = |name: &str| std::fs::symlink_metadata(path(name)).unwrap();
-        assert_eq!(facts_of("other").len(), "unchanged".len() as u64);
-        let facts = facts_of("a.state");
-        assert!(facts.is_file() && !temp.exists());
     }
 }

@@ -1,7 +1,6 @@
 //! Runtime changes of a group's servers. They last until the next configuration, unless the group has a `state` file.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::address::Url;
 use super::lines::{Accepts, Line, Source};
@@ -110,11 +109,6 @@ impl Group {
     pub fn state_text(&self) -> String {
         let lines = self.state().lock().shape().lines;
         lines.iter().map(|line| format!("{line};\n")).collect()
-    }
-
-    /// Returns a unique number for a write of the file.
-    pub fn next_save(&self) -> u64 {
-        self.saves.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Returns the server with this ID.

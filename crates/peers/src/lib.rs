@@ -43,7 +43,6 @@ mod tests;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -105,8 +104,6 @@ pub struct Group {
     pub state_file: Option<PathBuf>,
     /// The checks of its servers.
     checks: Mutex<Vec<Check>>,
-    /// Number of writes of the state file; the names of temporary files contain it.
-    saves: AtomicU64,
     zone: Option<Arc<Zone<ServersZone>>>,
     state: OnceLock<Arc<Shared>>,
 }
@@ -173,7 +170,6 @@ impl Group {
             queue: draft.queue,
             state_file: draft.state,
             checks: Mutex::default(),
-            saves: AtomicU64::new(0),
             zone: draft.zone,
             state: OnceLock::new(),
         }
@@ -196,7 +192,6 @@ impl Group {
             queue: None,
             state_file: None,
             checks: Mutex::default(),
-            saves: AtomicU64::new(0),
             zone: None,
             state: OnceLock::new(),
         }
