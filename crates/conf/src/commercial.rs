@@ -25,7 +25,6 @@ const COMMERCIAL: &[(&[&str], &str)] = &[
         &["auth_oidc", "oidc_"],
         "use \"auth_request\" with a proxy of the identity provider, such as oauth2-proxy",
     ),
-    (&["keyval", "keyval_zone"], "use \"map\" with an included file, and reload"),
     (
         &["zone_sync", "zone_sync_"],
         "each server has its own zones: let a balancer with \"hash\" or \"ip_hash\" select the server",

@@ -57,9 +57,10 @@ impl Traced {
 
     /// Returns the step of the module that replaces its handler in a rehearsal.
     fn rehearse(&self, request: &mut Request) -> Option<Step> {
-        let module = request.thread_config.modules.modules().iter();
-        let module = module.copied().find(|module| module.declares.name == self.name)?;
-        (module.rehearse)(request)
+        // Several modules have the name of directives that nginx does not have.
+        let modules = request.thread_config.modules;
+        let same = modules.modules().iter().filter(|module| module.declares.name == self.name);
+        same.copied().find_map(|module| (module.rehearse)(request))
     }
 }
 

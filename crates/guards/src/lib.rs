@@ -10,6 +10,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`limit_zones`] | the numbers of the zones of `limit_req` and `limit_conn`, for status pages |
+//! | [`keyval`] | a variable that is looked up in a zone of pairs, which `api` changes |
 //! | [`map`] | a variable that is looked up in a table |
 //! | [`geo`] | a variable that depends on an address |
 //! | [`geoip2`] | variables from a MaxMind database |
@@ -31,6 +32,7 @@ mod auth_request;
 mod browser;
 mod geo;
 mod geoip2;
+pub mod keyval;
 mod limit_conn;
 mod limit_req;
 pub mod limit_zones;
@@ -50,6 +52,7 @@ use site::declaration::{Declaration, Directive};
 /// The modules, in the order of the handlers in a phase.
 pub static MODULES: &[&Module] = &[
     &map::MODULE,
+    &keyval::MODULE,
     &geo::MODULE,
     &geoip2::MODULE,
     &split_clients::MODULE,
@@ -64,6 +67,7 @@ pub static MODULES: &[&Module] = &[
     &auth_basic::MODULE,
     &auth_request::MODULE,
     &map::STREAM,
+    &keyval::STREAM,
     &geo::STREAM,
     &geoip2::STREAM,
     &split_clients::STREAM,

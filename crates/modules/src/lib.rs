@@ -28,6 +28,7 @@ use std::sync::LazyLock;
 pub use advice::advice;
 pub use core_modules::{certificate_warnings, issuers};
 pub use exchange::module::{Module, ModuleTable};
+pub use guards::keyval::state_files as keyval_state_files;
 pub use site::declaration::{Declaration, Directive, Set, Walk};
 
 /// The modules of this crate, in the order of the handlers in a phase.

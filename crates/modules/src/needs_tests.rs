@@ -282,6 +282,7 @@ const WITH_PATHS: &[(&str, Opened, &str)] = &[
     ("client_body_temp_path", Opened::Write, "http { client_body_temp_path /need/x; }"),
     ("error_log", Opened::Master, "http { error_log /need/x; }"),
     ("geoip2", Opened::Start, "http { geoip2 /need/x { } }"),
+    ("keyval_zone", Opened::Write, "http { keyval_zone zone=a:64k state=/need/x/a; }"),
     ("pid", Opened::Master, "pid /need/x;"),
     ("root", Opened::Read, "http { root /need/x; }"),
     ("sandbox_path", Opened::Read, "sandbox_path /need/x;"),

@@ -79,5 +79,6 @@ pub fn certificate_warnings(config: &config::Config) -> (Vec<String>, Option<std
 /// Returns files that workers write while they serve, and that are read with the configuration.
 pub fn state_files(config: &config::Config) -> Vec<std::path::PathBuf> {
     let groups = config.http.of::<peers::Upstreams>().groups();
-    groups.filter_map(|group| group.state_file.clone()).collect()
+    let servers = groups.filter_map(|group| group.state_file.clone());
+    servers.chain(modules::keyval_state_files(config)).collect()
 }

@@ -41,16 +41,21 @@ impl Network {
             Some(bits) if bits.starts_with('+') => return None,
             Some(bits) => bits.parse().ok().filter(|&bits: &u32| bits <= width)?,
         };
-        Some(match ip {
-            IpAddr::V4(ip) => {
-                let network = Ipv4Addr::from(u32::from(ip) & mask_v4(bits));
-                (Network::V4(network, bits), network != ip)
-            }
-            IpAddr::V6(ip) => {
-                let network = Ipv6Addr::from(u128::from(ip) & mask_v6(bits));
-                (Network::V6(network, bits), network != ip)
-            }
-        })
+        let network = Network::within(ip, bits);
+        let has_low_bits = match (network, ip) {
+            (Network::V4(network, _), IpAddr::V4(ip)) => network != ip,
+            (Network::V6(network, _), IpAddr::V6(ip)) => network != ip,
+            _ => false,
+        };
+        Some((network, has_low_bits))
+    }
+
+    /// Returns the network with this prefix length, at most the width of the address, that contains an address.
+    pub fn within(ip: IpAddr, bits: u32) -> Network {
+        match ip {
+            IpAddr::V4(ip) => Network::V4(Ipv4Addr::from(u32::from(ip) & mask_v4(bits)), bits),
+            IpAddr::V6(ip) => Network::V6(Ipv6Addr::from(u128::from(ip) & mask_v6(bits)), bits),
+        }
     }
 
     /// Whether the network contains an address. An IPv4-mapped address on an IPv6 socket is matched as IPv4.

@@ -43,6 +43,7 @@ pub(crate) use sessions::MODULE as SESSIONS;
 /// The module.
 pub(crate) static MODULE: Module = Module {
     add_to_plan,
+    rehearse: api::rehearse,
     thread: ThreadHooks { configured: zones::configured, ..ThreadHooks::NONE },
     ..Module::of(Declaration {
         directives: &[DIRECTIVES],
@@ -106,7 +107,7 @@ const DIRECTIVES: &[Directive] = &[
             "api",
             Contexts::LOCATION,
             Args::Between(0, 1),
-            "Serves metrics as JSON; `write=on` allows changes of the servers of upstream groups.",
+            "Serves metrics as JSON; `write=on` allows changes of the servers of upstream groups, and of the pairs of `keyval` zones.",
         ),
         |scope, cx| {
             let may_write = match cx.statement.texts().next() {

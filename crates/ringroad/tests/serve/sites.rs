@@ -173,6 +173,38 @@ fn a_protected_area_works() {
 }
 
 #[test]
+fn a_list_of_blocked_addresses_works() {
+    if !ours_only("keyval") {
+        return;
+    }
+    let server = start("blocklist");
+    // The directory of the configuration is not that of the state.
+    fs::set_permissions(server.path("state"), fs::Permissions::from_mode(0o777)).expect("it is ours");
+    let change = |method: &str, body: &str| {
+        let fields = [("Content-Type", "application/json"), ("Content-Length", &*body.len().to_string())];
+        let mut client = client(&server);
+        client
+            .send(testkit::client::request_bytes(method, "/api/9/http/keyvals/blocked", &fields))
+            .send(body);
+        client.response().status
+    };
+    assert_eq!(get(&server, "/", &[]).text(), "<h1>Open to everybody else</h1>\n");
+    assert_eq!(change("POST", "{\"127.0.0.0/8\": \"too many requests\"}"), 201);
+    let blocked = get(&server, "/", &[]);
+    assert_eq!((blocked.status, blocked.text().as_str()), (403, "Blocked: too many requests\n"));
+    let list = "{\n\"127.0.0.0/8\":\"too many requests\"\n}\n";
+    assert_eq!(get(&server, "/api/9/http/keyvals/blocked", &[]).text(), list);
+    assert_eq!(fs::read_to_string(server.path("state/blocked.json")).expect("it was written"), list);
+    // An exception, and the end of the rule.
+    assert_eq!(change("POST", "{\"127.0.0.1\": \"\"}"), 201);
+    assert_eq!(get(&server, "/", &[]).status, 200);
+    assert_eq!(change("DELETE", ""), 204);
+    assert_eq!(get(&server, "/", &[]).status, 200);
+    let log = lines(&server, "logs/access.log", 8);
+    assert!(log.iter().any(|line| line.ends_with("403 \"too many requests\"")), "{log:?}");
+}
+
+#[test]
 fn a_site_under_maintenance_works() {
     let server = start("maintenance");
     let staff = [("X-Forwarded-For", "192.0.2.7")];

@@ -7,6 +7,7 @@ mod common;
 mod api;
 mod dashboard;
 mod health;
+mod keyvals;
 mod log;
 mod metrics;
 mod operations;

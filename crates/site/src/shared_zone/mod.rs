@@ -105,6 +105,11 @@ impl DeclaredZone {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// Returns the block that names it.
+    pub fn section(&self) -> Section {
+        self.section
+    }
 }
 
 /// The zones of a configuration. The second field is the block that is read.
@@ -121,13 +126,6 @@ pub struct DeclaredZone {
     position: Span,
     /// The zone.
     pub zone: Arc<dyn AnyZone>,
-}
-
-impl DeclaredZone {
-    /// Returns the block that names it.
-    pub fn section(&self) -> Section {
-        self.section
-    }
 }
 
 impl Zones {

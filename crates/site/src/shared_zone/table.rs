@@ -97,8 +97,7 @@ impl Key {
 impl<T> Table<T> {
     /// Returns an empty table for a zone of `bytes`; a state costs `overhead` plus the length of its key.
     pub fn new(bytes: u64, overhead: u64) -> Table<T> {
-        // One page is used for nginx's header of the zone.
-        let pages = (bytes.saturating_sub(PAGE) / (PAGE + PAGE_NOTE)).max(1);
+        let pages = usable_bytes(bytes) / PAGE;
         let shards = (pages / SHARD_PAGES).max(1).next_power_of_two().min(SHARDS_MAX);
         let budget = pages * PAGE / shards;
         let shards = (0..shards).map(|_| Mutex::new(Shard::new(budget, overhead))).collect();
@@ -127,6 +126,12 @@ impl<T> Table<T> {
     pub fn count(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).nodes.slots().count()).sum()
     }
+}
+
+/// Returns the bytes of a zone that nginx's allocator can give to states: complete pages.
+pub fn usable_bytes(bytes: u64) -> u64 {
+    // One page is used for nginx's header of the zone.
+    (bytes.saturating_sub(PAGE) / (PAGE + PAGE_NOTE)).max(1) * PAGE
 }
 
 /// Ignores poisoning: no code that can panic runs while a shard is inconsistent.

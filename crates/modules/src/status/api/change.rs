@@ -24,10 +24,10 @@ const UNSUPPORTED: Fault = fault(
 );
 const EXISTS: Fault = fault(409, "EntryExists", "the group has this server");
 const UNREADABLE: Fault = fault(500, "InternalError", "the body could not be read");
-const TOO_LARGE: Fault = fault(413, "UpstreamConfFormatError", "the body is too large");
+pub(super) const TOO_LARGE: Fault = fault(413, "UpstreamConfFormatError", "the body is too large");
 
-/// Maximum length of the body of a change in bytes. Its fields need a few hundred.
-const BODY_MAX: u64 = 64 << 10;
+/// Maximum length of the body of a change of a server in bytes. Its fields need a few hundred.
+pub(super) const BODY_MAX: u64 = 64 << 10;
 
 /// Performs a change; returns the status and the resulting object.
 pub(super) fn run(request: &Request, path: &[&str], body: &[u8]) -> Result<(u16, Value), Fault> {
@@ -64,11 +64,12 @@ fn number(id: &str) -> Result<u32, Fault> {
     id.parse().map_err(|_| NO_SERVER)
 }
 
-/// Returns the body, which may be in a file. It remains in the request, for `mirror`, the log and the removal of the file.
-pub(super) async fn body(request: &Request) -> Result<Vec<u8>, Fault> {
+/// Returns the body, which may be in a file, or an error if it has more than `max` bytes. It remains in the request, for `mirror`, the
+/// log and the removal of the file.
+pub(super) async fn body(request: &Request, max: u64, too_large: Fault) -> Result<Vec<u8>, Fault> {
     let Some(body) = request.body.clone() else { return Ok(Vec::new()) };
-    if body.byte_count() > BODY_MAX {
-        return Err(TOO_LARGE);
+    if body.byte_count() > max {
+        return Err(too_large);
     }
     let mut bytes = Vec::new();
     body.push_to(&mut bytes);

@@ -1,10 +1,11 @@
 //! `api`: the numbers of this process as JSON, under the paths of the `api` module in nginx's commercial version, so
 //! that its tools can read them. Path versions 8 and 9 are identical here.
 //!
-//! [`tree`] has the content, [`change`] the requests that change servers of upstream groups. Changes need `write=on`,
-//! and are rejected if a browser sends them from another site.
+//! [`tree`] has the content, [`change`] the requests that change servers of upstream groups, [`keyvals`] the pairs of `keyval`. Changes
+//! need `write=on`, and are rejected if a browser sends them from another site.
 
 mod change;
+mod keyvals;
 mod tree;
 
 use std::net::IpAddr;
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 use super::conf::{Conf, Page};
 use super::rebinding;
 use exchange::phases::Step;
+use exchange::rehearsal::Event;
 use exchange::request::Request;
 use exchange::response::ContentType;
 use site::settings::core::FoundBy;
@@ -53,10 +55,13 @@ const CROSS_SITE: Fault = fault(403, "CrossSite", "changes from pages of other s
 /// HTML forms cannot send this content type, so it is required.
 const NO_JSON: Fault = fault(415, "JsonError", "the body of a change must have the type application/json");
 
-/// Responds to a read request of the API; returns `None` for a change.
+/// Responds to a read request of the API; returns `None` for a change, and for pairs of `keyval`.
 pub(super) fn run(_: &Conf, request: &mut Request) -> Option<Step> {
     if let Some(refusal) = rebinding::refuse(request) {
         return Some(refusal);
+    }
+    if keyvals::has(&path(request)) {
+        return None;
     }
     let done = match request.method_text() {
         b"GET" | b"HEAD" => read(request, &segments(&path(request))).map(|value| (200, value)),
@@ -66,16 +71,37 @@ pub(super) fn run(_: &Conf, request: &mut Request) -> Option<Step> {
     Some(respond(request, done))
 }
 
+/// Notes a change in a rehearsal, which does not carry it out; returns `None` for other requests.
+pub(super) fn rehearse(request: &mut Request) -> Option<Step> {
+    let page = request.scope().of::<Conf>().page;
+    let method = request.method_text();
+    let is_change = matches!(method, b"POST" | b"PATCH" | b"DELETE");
+    if !matches!(page, Some(Page::Api { .. })) || !is_change {
+        return None;
+    }
+    let is_delete = method == b"DELETE";
+    if let Err(fault) = may_change(request, page.is_some_and(Page::may_write), is_delete) {
+        return Some(respond(request, Err(fault)));
+    }
+    let text = "this method may change servers or pairs of the running server: not carried out".to_owned();
+    request.note(|| Event::Said { label: "api", text });
+    request.response.status = 200;
+    Some(Step::Done)
+}
+
 /// Performs a change, and saves it if the group has a state file.
 pub(super) async fn run_change(conf: &Conf, request: &mut Request) -> Step {
     let may_write = conf.page.is_some_and(Page::may_write);
     let is_delete = request.method_text() == b"DELETE";
     let path = path(request);
+    if keyvals::has(&path) {
+        return keyvals::run(request, &path, may_write).await;
+    }
     let done = match may_change(request, may_write, is_delete) {
         Err(fault) => Err(fault),
         // The body is read first. Then this function is called again.
         Ok(()) if request.body.is_none() && !is_delete => return Step::ReadBody,
-        Ok(()) => match change::body(request).await {
+        Ok(()) => match change::body(request, change::BODY_MAX, change::TOO_LARGE).await {
             Ok(body) => change::run(request, &segments(&path), &body),
             Err(fault) => Err(fault),
         },

@@ -41,7 +41,7 @@ const HTTP: &[&str] = &[
     "upstreams",
 ];
 
-/// Names below `stream`. All but the upstreams are empty.
+/// Names below `stream`, of which `zone_sync` is empty.
 const STREAM: &[&str] = &["server_zones", "limit_conns", "keyvals", "zone_sync", "upstreams"];
 
 /// Returns the object at a path after the version.
@@ -66,7 +66,6 @@ pub(super) fn at(request: &Request, path: &[&str]) -> Option<Value> {
         ["http", "upstreams", rest @ ..] => (upstreams(request, Section::Http), rest),
         ["http", "limit_reqs", rest @ ..] => (limits(request, Section::Http, LimitKind::Requests), rest),
         ["http", "limit_conns", rest @ ..] => (limits(request, Section::Http, LimitKind::Connections), rest),
-        ["http", "keyvals", rest @ ..] => (json!({}), rest),
         ["stream"] => (json!(STREAM), &path[1..]),
         ["stream", "upstreams", name, "servers", rest @ ..] => {
             (servers(group_in(request, Section::Stream, name)?), rest)
@@ -76,7 +75,7 @@ pub(super) fn at(request: &Request, path: &[&str]) -> Option<Value> {
         ["stream", "limit_conns", rest @ ..] => {
             (limits(request, Section::Stream, LimitKind::Connections), rest)
         }
-        ["stream", "keyvals" | "zone_sync", rest @ ..] => (json!({}), rest),
+        ["stream", "zone_sync", rest @ ..] => (json!({}), rest),
         _ => return None,
     };
     rest.iter().try_fold(value, |mut value, word| match &mut value {
