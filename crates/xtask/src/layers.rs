@@ -14,6 +14,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("http", &[]),
     ("conf", &[]),
     ("lint", &["conf"]),
+    ("jose", &[]),
     ("io", &[]),
     ("thread-alloc", &[]),
     ("sandbox", &["io"]),
