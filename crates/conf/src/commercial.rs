@@ -17,10 +17,7 @@ const COMMERCIAL: &[(&[&str], &str)] = &[
         &["session_log", "session_log_"],
         "use \"access_log\" with the value of a session cookie in its \"log_format\"",
     ),
-    (
-        &["auth_jwt", "auth_jwt_", "auth_require"],
-        "use \"auth_request\" with a service that verifies the tokens",
-    ),
+    (&["auth_require"], "use \"auth_jwt_require\", or \"auth_request\" with a service that decides"),
     (
         &["auth_oidc", "oidc_"],
         "use \"auth_request\" with a proxy of the identity provider, such as oauth2-proxy",

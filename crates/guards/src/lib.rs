@@ -3,7 +3,7 @@
 //!
 //! A module owns its directives, its settings and their inheritance, its variables, and its handlers.
 //!
-//! Crates of the workspace that it may use: `io`, `rt`, `http`, `conf`, `telemetry`, `transfer`, `site`, `exchange`.
+//! Crates of the workspace that it may use: `io`, `rt`, `http`, `conf`, `jose`, `telemetry`, `transfer`, `site`, `exchange`.
 //!
 //! Each module imports only modules of the rows below it.
 //!
@@ -23,11 +23,13 @@
 //! | [`limit_conn`] | concurrent requests per key |
 //! | [`access`] | `allow`, `deny` |
 //! | [`auth_basic`] | basic authentication |
+//! | [`auth_jwt`] | JSON Web Tokens |
 //! | [`auth_request`] | a subrequest decides on access |
 #![forbid(unsafe_code)]
 
 mod access;
 mod auth_basic;
+mod auth_jwt;
 mod auth_request;
 mod browser;
 mod geo;
@@ -65,6 +67,7 @@ pub static MODULES: &[&Module] = &[
     &limit_conn::MODULE,
     &access::MODULE,
     &auth_basic::MODULE,
+    &auth_jwt::MODULE,
     &auth_request::MODULE,
     &map::STREAM,
     &keyval::STREAM,
@@ -80,6 +83,7 @@ pub static MODULES: &[&Module] = &[
 pub fn restricts(scope: &Scope) -> bool {
     scope.of::<access::Conf>().has_rules()
         || scope.of::<auth_basic::Conf>().is_active()
+        || scope.of::<auth_jwt::Conf>().is_active()
         || scope.of::<auth_request::Conf>().is_active()
 }
 

@@ -493,6 +493,8 @@ const DEFAULT_IS_KEPT: &[(&str, &[&str])] = &[
         "no value",
         &[
             "auth_basic",
+            // Only a written `off` permits requests in spite of `auth_jwt_require`.
+            "auth_jwt",
             "if_modified_since",
             "limit_rate",
             "limit_rate_after",

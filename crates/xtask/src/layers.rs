@@ -51,7 +51,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "core-modules",
         &["io", "rt", "http", "conf", "tls", "acme", "telemetry", "transfer", "site", "exchange"],
     ),
-    ("guards", &["io", "rt", "http", "conf", "telemetry", "transfer", "site", "exchange"]),
+    ("guards", &["io", "rt", "http", "conf", "jose", "telemetry", "transfer", "site", "exchange"]),
     (
         "gateways",
         &[

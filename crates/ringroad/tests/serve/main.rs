@@ -6,6 +6,7 @@ mod common;
 #[path = "../control/mod.rs"]
 mod control;
 
+mod auth_jwt;
 mod basic;
 mod bodies;
 mod browser;

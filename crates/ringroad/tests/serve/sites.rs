@@ -173,6 +173,42 @@ fn a_protected_area_works() {
 }
 
 #[test]
+fn an_api_with_tokens_works() {
+    if !ours_only("auth_jwt") {
+        return;
+    }
+    let server = start("api-tokens");
+    let token = |name: &str| {
+        let text = fs::read_to_string(examples().join("api-tokens").join(name)).expect("a token");
+        format!("Bearer {}", text.trim())
+    };
+    let with = |target: &str, value: &str| get(&server, target, &[("Authorization", value)]);
+    let (reader, keeper) = (token("reader.jwt"), token("keeper.jwt"));
+    let asked = get(&server, "/api/items.json", &[]);
+    assert_eq!((asked.status, asked.field("WWW-Authenticate")), (401, Some("Bearer realm=\"API\"")));
+    let page = with("/api/items.json", &reader);
+    assert_eq!(
+        (page.text().as_str(), page.field("Cache-Control")),
+        ("[{\"item\": 1}]\n", Some("private, no-store"))
+    );
+    let refused = with("/api/items.json", &format!("{reader}x"));
+    let expected = "Bearer realm=\"API\",error=\"invalid_token\"";
+    assert_eq!((refused.status, refused.field("WWW-Authenticate")), (401, Some(expected)));
+    assert_eq!(with("/api/admin.json", &reader).status, 403);
+    assert_eq!(with("/api/admin.json", &keeper).text(), "{\"users\": 2}\n");
+    let log = lines(&server, "logs/access.log", 5);
+    let has = |begin: &str, end: &str| log.iter().any(|line| line.starts_with(begin) && line.ends_with(end));
+    assert!(has("127.0.0.1 reader [", "\" 200") && has("127.0.0.1 - [", "\" 401"), "{log:?}");
+    // Each subject has its own rate.
+    let mut client = client(&server);
+    let mut status =
+        |value: &str| client.request("GET", "/api/items.json", &[("Authorization", value)]).status;
+    let statuses: Vec<u16> = (0..30).map(|_| status(&reader)).collect();
+    assert!(statuses.contains(&200) && statuses.contains(&503), "{statuses:?}");
+    assert_eq!(status(&keeper), 200);
+}
+
+#[test]
 fn a_list_of_blocked_addresses_works() {
     if !ours_only("keyval") {
         return;
