@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub static TARGETS: [Target; 26] = [
+pub static TARGETS: [Target; 28] = [
     targets::request_head::TARGET,
     targets::response_head::TARGET,
     targets::chunked::TARGET,
@@ -49,4 +49,6 @@ pub static TARGETS: [Target; 26] = [
     targets::memcached_response::TARGET,
     targets::acme_texts::TARGET,
     targets::mp4_movie::TARGET,
+    targets::jwt_token::TARGET,
+    targets::keyval_text::TARGET,
 ];

@@ -15,6 +15,8 @@ pub mod h2_session;
 pub mod h3_request;
 pub mod h3_session;
 pub mod hpack;
+pub mod jwt_token;
+pub mod keyval_text;
 pub mod memcached_response;
 pub mod mp4_movie;
 pub mod proxy_protocol;
