@@ -17,13 +17,16 @@ use telemetry::traffic;
 
 use super::api::ZoneNumbers;
 use super::conf::Conf;
+use super::limits::{self, LimitKind, LimitZone};
 use super::rebinding;
+use super::sessions::SessionZones;
 use caching::metrics::Facts;
 use caching::settings::Caches;
 use exchange::phases::Step;
 use exchange::request::Request;
 use exchange::response::ContentType;
 use peers::Upstreams;
+use site::config::Section;
 
 /// The page with its style and its script, as sent to the browser except for [`NONCE`].
 const PAGE: &str = include_str!("dashboard.html");
@@ -99,6 +102,9 @@ fn snapshot(request: &Request) -> Value {
         "requests": { "total": totals.requests, "current": totals.reading + totals.writing },
         "zones": ZoneNumbers::all(request).filter(|zone| zone.sums.requests() > 0).map(zone).collect::<Value>(),
         "peers": peers(request),
+        "sessions": sessions(request),
+        "limits": limits::zones(config).map(limit).collect::<Value>(),
+        "tls": super::api::tls(request),
         "caches": caches.map(|zone| cache(zone.name(), &Facts::of(zone.state()))).collect::<Value>(),
         "certificates": core_modules::expiries(config).into_iter().map(certificate).collect::<Value>(),
     })
@@ -159,6 +165,34 @@ fn peers(request: &Request) -> Value {
         })
     });
     peers.collect()
+}
+
+/// Returns the servers of `stream` that have had sessions.
+fn sessions(request: &Request) -> Value {
+    let counted = &request.conn.thread.shared.session_traffic;
+    let zones = request.config().section(Section::Stream).of::<SessionZones>().all().iter();
+    let sums = zones.map(|zone| (zone, counted.sums(zone))).filter(|(_, sums)| sums.requests() > 0);
+    let rows = sums.map(|(zone, sums)| {
+        json!({
+            "server": &*zone.server,
+            "sessions": sums.requests(),
+            "codes": object(traffic::occurred(&sums.codes)),
+            "received": sums.received,
+            "sent": sums.sent,
+            "times": times(&sums.duration),
+        })
+    });
+    rows.collect()
+}
+
+/// Returns a row of the table of limits. The results are in the order of [`limits::names`].
+fn limit(zone: LimitZone<'_>) -> Value {
+    let kind = match (zone.kind, zone.section) {
+        (LimitKind::Requests, _) => "requests",
+        (LimitKind::Connections, Section::Http) => "connections",
+        (LimitKind::Connections, Section::Stream) => "sessions",
+    };
+    json!({ "zone": zone.name, "kind": kind, "results": zone.results, "used": zone.used, "size": zone.size })
 }
 
 /// Returns a row of the table of caches. A cache that could not be opened has no size.

@@ -3,7 +3,7 @@
 use site::config::Http;
 use telemetry::metric::{Label, Metric, Page, Value};
 
-pub(super) use guards::limit_zones::{LimitKind, zones};
+pub(super) use guards::limit_zones::{LimitKind, LimitZone, zones};
 
 /// The results, in the order of the counts.
 const RESULTS: &[Value] = &[

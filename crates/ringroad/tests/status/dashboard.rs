@@ -2,6 +2,7 @@
 //! from other servers, and its policy forbids it. Without chromium the test prints that it is skipped, and passes.
 
 use std::io::Read;
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -12,14 +13,18 @@ use testkit::wait::{self, Deadline};
 use testkit::{Client, Content, Origin, Server, Setup, TempDir};
 
 const CONF: &str = "worker_processes 2;
+error_log logs/error.log notice;
 events {}
+stream { server { listen 127.0.0.2:0; status_zone texts; return 'a text'; } }
 http {
+    limit_req_zone $uri zone=files:64k rate=1r/m;
     proxy_cache_path @CACHE@ keys_zone=pages:1m max_size=10m;
     upstream back { zone back 64k; server @ORIGIN@; server 127.0.0.1:@DEAD@ max_fails=1 fail_timeout=1h; }
     server {
         listen 127.0.0.1:0;
         server_name a.example;
         location = /file { root html; }
+        location = /limited { root html; limit_req zone=files; }
         location /up/ { proxy_pass http://back; }
         location /cached/ { proxy_pass http://back; proxy_cache pages; proxy_cache_valid 200 1h; }
         location /<b>bold</b> { return 503; }
@@ -46,11 +51,25 @@ fn start() -> Site {
     let setup = Setup::new(CONF).origin(&origin).value("DEAD", &dead.port().to_string());
     let server = setup.builder(BINARY).file("html/file", Content::new(1, 3000)).start();
     let mut client = Client::connect(server.addr(0));
-    for target in
-        ["/file", "/up/a", "/up/b", "/up/c", "/cached/a", "/cached/a", "/%3Cb%3Ebold%3C/b%3E", "/none"]
-    {
+    for target in [
+        "/file",
+        "/up/a",
+        "/up/b",
+        "/up/c",
+        "/cached/a",
+        "/cached/a",
+        "/%3Cb%3Ebold%3C/b%3E",
+        "/none",
+        "/limited",
+    ] {
         client.get(target);
     }
+    let stream = server.logged_addresses().into_iter().map(|address| address.tcp());
+    let stream = stream.into_iter().find(|address| address.ip() == std::net::Ipv4Addr::new(127, 0, 0, 2));
+    let mut text = String::new();
+    let mut session = TcpStream::connect(stream.expect("it listens")).expect("it listens");
+    session.read_to_string(&mut text).expect("a text");
+    assert_eq!(text, "a text");
     Site { server, _origin: origin, _dead: dead, _setup: setup }
 }
 
@@ -84,6 +103,14 @@ fn the_snapshot_contains_all_values_of_the_page() {
         value["peers"].as_array().expect("a list").iter().map(|peer| peer["state"].clone()).collect();
     assert_eq!(states, [json!("up"), json!("unavail")]);
     assert_eq!(value["caches"][0]["requests"]["hit"], json!(1), "{}", value["caches"]);
+    let limit = json!({ "zone": "files", "kind": "requests", "results": [1, 0, 0, 0, 0], "used": 128, "size": 65536 });
+    assert_eq!(value["limits"], json!([limit]));
+    let tls = json!({ "handshakes": 0, "session_reuses": 0, "handshakes_failed": 0 });
+    assert_eq!(value["tls"], tls);
+    assert_eq!(
+        (&value["sessions"][0]["server"], &value["sessions"][0]["sent"]),
+        (&json!("texts"), &json!(6))
+    );
     assert!(value.to_string().len() < 20_000, "it is read each second");
 }
 
@@ -155,9 +182,21 @@ fn a_browser_shows_the_values_without_console_errors() {
     assert!(!said.contains(":CONSOLE"), "{said}");
     let text: Vec<&str> =
         page.split(['<', '>']).skip(2).step_by(2).filter(|text| !text.trim().is_empty()).collect();
-    for expected in
-        ["a.example", "/up/", "= /file", "unavail", "up", "pages", "No certificates.", "Requests per second"]
-    {
+    for expected in [
+        "a.example",
+        "/up/",
+        "= /file",
+        "unavail",
+        "up",
+        "pages",
+        "No certificates.",
+        "Requests per second",
+        "No handshakes yet.",
+        "texts",
+        "files",
+        "1 min ago",
+        "now",
+    ] {
         assert!(text.contains(&expected), "{expected}: {text:?}");
     }
     // A name in the configuration is shown as text, whatever it contains.

@@ -22,7 +22,7 @@ use exchange::request::Request;
 use exchange::response::ContentType;
 use site::settings::core::FoundBy;
 
-pub(super) use tree::ZoneNumbers;
+pub(super) use tree::{ZoneNumbers, tls};
 
 /// Path versions that are served.
 const VERSIONS: [&str; 2] = ["8", "9"];

@@ -145,7 +145,7 @@ fn requests(totals: &Totals) -> Value {
 }
 
 /// Returns `ssl`: handshakes with clients. A resumed session counts as a handshake too.
-fn tls(request: &Request) -> Value {
+pub(crate) fn tls(request: &Request) -> Value {
     let [full, resumed, failed] = request.conn.thread.shared.handshakes();
     json!({ "handshakes": full + resumed, "session_reuses": resumed, "handshakes_failed": failed })
 }
