@@ -78,6 +78,12 @@ impl Error {
         Error::new(ErrorKind::ArgumentNotSupported { directive, argument }, statement)
     }
 
+    /// Creates an error for a module that is not available, although a directive needs it; `needed` is the error of that directive.
+    pub fn missing_module(span: impl Into<Span>, message: impl fmt::Display, needed: &ErrorKind) -> Error {
+        let needed = Box::new(needed.clone());
+        Error::new(ErrorKind::MissingModule { message: message.to_string(), needed }, span)
+    }
+
     /// Creates an error for a name that no statement defines.
     pub fn undefined(span: impl Into<Span>, object: Object, name: &str) -> Error {
         Error::new(ErrorKind::Undefined { object, name: name.to_owned() }, span)
@@ -269,6 +275,13 @@ pub enum ErrorKind {
     },
     /// An `upstream` has no server, or only servers with `backup`; then it has the name of the group.
     NoServers(Option<String>),
+    /// `load_module` of a module that is not available.
+    MissingModule {
+        /// The message.
+        message: String,
+        /// The error of a directive of the module.
+        needed: Box<ErrorKind>,
+    },
     /// Message of a check in the directive's module.
     Message(String),
 }
@@ -361,7 +374,7 @@ impl fmt::Display for ErrorKind {
             ErrorKind::Undefined { object, name } => object.write_undefined(f, name),
             ErrorKind::NoServers(None) => f.write_str("no servers are inside upstream"),
             ErrorKind::NoServers(Some(group)) => write!(f, "no servers in upstream \"{group}\""),
-            ErrorKind::Message(text) => f.write_str(text),
+            ErrorKind::Message(text) | ErrorKind::MissingModule { message: text, .. } => f.write_str(text),
         }
     }
 }

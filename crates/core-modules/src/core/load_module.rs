@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use conf::{CheckResult, Error, ErrorKind, Span, Statement};
+use conf::{CheckResult, Error, ErrorKind, Statement};
 
 use site::config::Cx;
 use site::declaration::Declarations;
@@ -20,12 +20,13 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
     let path = cx.arg(0);
     let module = module_of(path);
     if !is_built_in(cx.modules, &module)
-        && let Some((directive, place)) = first_use(cx, &module)
+        && let Some((used, needed)) = first_use(cx, &module)
     {
+        let (directive, place) = (&used.name.text, used.span());
         let what = format_args!(
             "\"{path}\" cannot be loaded, and \"{directive}\" directive in {place} needs it; modules are built in or not available"
         );
-        return Err(cx.error(what));
+        return Err(Error::missing_module(cx.statement, what, &needed));
     }
     // One warning for all `load_module` lines, at the first of them: distributions load ten.
     let is_one = |other: &&Statement| other.name.text == "load_module" && other.args.len() == 1;
@@ -64,10 +65,10 @@ fn is_built_in(modules: &Declarations, module: &str) -> bool {
         || modules.specs().specs().any(|ours| name(ours.module) == module)
 }
 
-/// Returns the first directive in the configuration that this module would provide, and its position.
-fn first_use<'t>(cx: &Cx<'t>, module: &str) -> Option<(&'t str, &'t Span)> {
+/// Returns the first directive in the configuration that this module would provide, and its error.
+fn first_use<'t>(cx: &Cx<'t>, module: &str) -> Option<(&'t Statement, ErrorKind)> {
     // The complete text is searched, because directives of a module follow the line that loads it.
-    let mut first: Option<&Statement> = None;
+    let mut first = None;
     conf::visit(cx.tree, cx.modules.specs(), &mut |visit| {
         let CheckResult::Fault(error) = &visit.verdict else { return };
         let is_of_it = match error.kind() {
@@ -76,10 +77,10 @@ fn first_use<'t>(cx: &Cx<'t>, module: &str) -> Option<(&'t str, &'t Span)> {
             _ => false,
         };
         if is_of_it {
-            first.get_or_insert(visit.statement);
+            first.get_or_insert_with(|| (visit.statement, error.kind().clone()));
         }
     });
-    first.map(|statement| (statement.name.text.as_str(), statement.span()))
+    first
 }
 
 /// Whether nginx's module `part` is in the file of `module`: the files of mail and stream contain many modules.

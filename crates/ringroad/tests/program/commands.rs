@@ -313,6 +313,24 @@ fn check_distinguishes_missing_features_from_errors() {
         let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
         assert_eq!((&json["verdict"], &json["problems"][0]["kind"]), (&kind.into(), &kind.into()));
     }
+    // The judgement of a module that is not available is that of its directives.
+    for (text, title) in [
+        (
+            "load_module modules/ngx_http_lua_module.so; events {} http { lua_code_cache on; }",
+            "Of third-party modules of nginx (2):\n  module http_lua, which is not nginx's own \
+             (docs/third-party-modules.md): 2 directives\n",
+        ),
+        (
+            "load_module ngx_mail_module.so; events {} mail {}",
+            "Not supported yet (2):\n  module mail of nginx: 2 directives\n",
+        ),
+    ] {
+        let path = dir.write("nginx.conf", text).display().to_string();
+        let said = run(BINARY, &["check", &path]);
+        assert_eq!(said.status.code(), Some(2), "{}", said.stdout);
+        assert!(said.stdout.starts_with(title), "{}", said.stdout);
+        assert!(said.stdout.contains(&format!("{path}:1 load_module\n")), "{}", said.stdout);
+    }
     assert_eq!(run(BINARY, &["check"]).status.code(), Some(2));
     assert_eq!(run(BINARY, &["check", "/nonexistent"]).status.code(), Some(1));
 }

@@ -153,7 +153,7 @@ fn handling(visit: &Visit<'_>, problems: &[Problem]) -> Option<(Handling, Option
         CheckResult::Known(spec) => {
             match problems.iter().find(|problem| is_about(problem, visit.statement)) {
                 Some(problem) => {
-                    let handling = if kind_of(problem).0 >= Severity::Unknown {
+                    let handling = if kind_of(problem.error.kind()).0 >= Severity::Unknown {
                         Handling::Wrong
                     } else {
                         Handling::NotSupported
@@ -186,8 +186,9 @@ fn is_about(problem: &Problem, statement: &Statement) -> bool {
 }
 
 /// Returns the kind of a problem, and its group.
-fn kind_of(problem: &Problem) -> (Severity, Option<String>) {
-    match problem.error.kind() {
+fn kind_of(kind: &ErrorKind) -> (Severity, Option<String>) {
+    match kind {
+        ErrorKind::MissingModule { needed, .. } => kind_of(needed),
         ErrorKind::NotSupported { module, .. } => match conf::instead_of(module) {
             Some(instead) => (Severity::Never, Some(format!("module {module} ({instead})"))),
             None => (Severity::Missing, Some(format!("module {module} of nginx"))),
@@ -215,10 +216,11 @@ fn kind_of(problem: &Problem) -> (Severity, Option<String>) {
 
 /// Converts a problem to a remark of the report.
 fn remark(problem: &Problem) -> Remark {
-    let (kind, group) = kind_of(problem);
+    let (kind, group) = kind_of(problem.error.kind());
     let directive = match problem.error.kind() {
         ErrorKind::NotSupported { name, .. } => (*name).to_owned(),
         ErrorKind::Unknown { name, .. } => name.clone(),
+        ErrorKind::MissingModule { .. } => "load_module".to_owned(),
         _ => String::new(),
     };
     let place = problem.error.span().map(ToString::to_string).unwrap_or_default();
