@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub static TARGETS: [Target; 28] = [
+pub static TARGETS: [Target; 30] = [
     targets::request_head::TARGET,
     targets::response_head::TARGET,
     targets::chunked::TARGET,
@@ -45,6 +45,8 @@ pub static TARGETS: [Target; 28] = [
     targets::h3_request::TARGET,
     targets::h3_session::TARGET,
     targets::grpc_timeout::TARGET,
+    targets::trace_context::TARGET,
+    targets::otlp_response::TARGET,
     targets::fastcgi_response::TARGET,
     targets::memcached_response::TARGET,
     targets::acme_texts::TARGET,

@@ -15,6 +15,7 @@
 //! | [`h3`] | HTTP/3 for both roles, without QUIC: `session` (a connection: its `control` processes streams that are not requests, its `messages` header sections and bodies) over `request` (the frames of a request stream), `settings`, `frame`; `qpack` (`decode`, `encode`); `hq` (requests of HTTP/0.9) | RFC 9114, RFC 9204 |
 //! | [`multiplexed`] | common to HTTP/2 and HTTP/3: `head` and `response` (fields to header sections of requests and of responses, malformed messages), `trailers`; `priority` (the order of sending); `calm` (limits on frames and requests without effect); `writer` (header blocks), `coding` and `huffman` (numbers and strings), `table` (dynamic tables), `never` (fields that must not enter a table) | RFC 9113, RFC 9114, RFC 9218 |
 //! | [`grpc`] | deadline of a call | gRPC over HTTP/2 |
+//! | [`trace_context`] | the fields `traceparent` and `tracestate` | W3C Trace Context |
 //! | [`client_hello`] | the first message of a TLS client | RFC 8446, 6066, 7301 |
 //! | [`proxy_protocol`] | the header that a proxy sends before the first request | the PROXY protocol |
 //! | [`stored_fields`] | for caching: stored fields, and their changes by a 304 | RFC 9111 sections 3.1 and 3.2 |
@@ -79,6 +80,7 @@ mod span;
 pub mod status;
 pub mod stored_fields;
 pub mod structured;
+pub mod trace_context;
 pub mod uri;
 pub mod validator;
 pub mod vary;

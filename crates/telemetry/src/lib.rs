@@ -25,6 +25,7 @@
 //! | [`prompt`] | writes lines within the turn |
 //! | [`losses`], [`limited`] | lost lines; at most one line per second for a cause |
 //! | [`gzip`] | compresses lines |
+//! | [`otlp`], [`spans`] | the messages of OpenTelemetry's protocol; counts of spans |
 //! | [`reports`] | messages of the tasks that write logs |
 //! | [`syslog`] | syslog servers |
 //! | [`json`], [`printable`], [`reason`] | parts of lines |
@@ -53,6 +54,7 @@ pub mod links;
 pub mod losses;
 pub mod metric;
 pub mod named;
+pub mod otlp;
 mod printable;
 mod prompt;
 mod reason;
@@ -60,6 +62,7 @@ pub mod reloads;
 pub mod reports;
 pub mod shared;
 pub mod sink;
+pub mod spans;
 pub mod syslog;
 pub mod tally;
 mod tear;

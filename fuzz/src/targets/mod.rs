@@ -19,6 +19,7 @@ pub mod jwt_token;
 pub mod keyval_text;
 pub mod memcached_response;
 pub mod mp4_movie;
+pub mod otlp_response;
 pub mod proxy_protocol;
 pub mod purge_log;
 pub mod qpack;
@@ -27,6 +28,7 @@ pub mod request_head;
 pub mod response_head;
 pub mod set_cookie;
 pub mod structured_fields;
+pub mod trace_context;
 pub mod uri;
 pub mod webdav_body;
 
