@@ -1,7 +1,7 @@
-//! The times at which waits of a request ended, for operators that watch requests.
+//! The times at which waits of a request ended, for operators that watch requests, and for traces.
 //!
 //! The cached clock of a thread advances only when it waits, so only the ends of waits have distinct times. They are
-//! recorded while requests are watched; a request that never waits has none.
+//! recorded while requests are watched, and for requests that are timed; a request that never waits has none.
 
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ pub fn note_received(request: &mut Request) {
 
 /// Records that a handler has waited.
 pub fn note_waited(request: &mut Request, phase: Phase) {
-    if request.conn.thread.shared.watch.is_watched() {
+    if request.is_timed || request.conn.thread.shared.watch.is_watched() {
         let marks = request.extensions.get_or_default::<Marks>();
         match phase {
             Phase::Content => marks.opened = Some(rt::now()),

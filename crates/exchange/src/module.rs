@@ -4,6 +4,7 @@
 //! and no code here refers to one by name.
 
 use std::any::Any;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -69,11 +70,13 @@ impl ModuleTable {
         let computed = [HttpType::of::<Computations>(), HttpType::of::<SessionComputations>()];
         let names = [variables.names(), session_variables.names()];
         let hooks = modules.iter().map(|module| module.subrequest);
+        let is_any =
+            |hooks: &SubrequestHooks| hooks.begin.is_some() || hooks.detach.is_some() || hooks.end.is_some();
         ModuleTable {
             declarations: Declarations::new(declared, names, computed),
             variables,
             session_variables,
-            subrequest_hooks: hooks.filter(|hooks| hooks.begin.is_some() || hooks.detach.is_some()).collect(),
+            subrequest_hooks: hooks.filter(is_any).collect(),
             modules,
         }
     }
@@ -111,7 +114,7 @@ impl ModuleTable {
         config.stream.locations.iter().map(plan).collect()
     }
 
-    /// Returns the hooks that modules run at the start of subrequests, in order.
+    /// Returns the hooks that modules run at the start and at the end of subrequests, in order.
     pub fn subrequest_hooks(&self) -> &[SubrequestHooks] {
         &self.subrequest_hooks
     }
@@ -154,7 +157,7 @@ pub struct Module {
     pub add_to_plan: fn(&Http, &Scope, &mut Plan),
     /// Its part in sessions of `stream`.
     pub session: SessionHooks,
-    /// Its hooks at the start of a subrequest.
+    /// Its hooks at the start and at the end of a subrequest.
     pub subrequest: SubrequestHooks,
     /// Called in a rehearsal before each of its handlers. Returns the step instead of the handler's, if the handler would have an
     /// effect outside of the request, and notes this effect; `None` if the handler can run.
@@ -174,7 +177,7 @@ impl Module {
             prefixed: &[],
             add_to_plan: |_, _, _| {},
             session: SessionHooks::NONE,
-            subrequest: SubrequestHooks { begin: None, detach: None },
+            subrequest: SubrequestHooks::NONE,
             rehearse: |_| None,
             thread: ThreadHooks::NONE,
             upstream_url: |_| None,
@@ -198,17 +201,27 @@ impl SessionHooks {
     pub const NONE: SessionHooks = SessionHooks { variables: &[], prefixed: &[], add_to_plan: |_, _, _| {} };
 }
 
-/// Hooks of a module at the start of a subrequest: they copy values from the parent's extensions.
+/// Hooks of a module at the start of a subrequest, which copy values from the parent's extensions, and at its end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SubrequestHooks {
     /// Called with the parent and the new subrequest before its phases.
     pub begin: Option<fn(&Request, &mut Request)>,
     /// Called with the parent and a new request that shares no state with it; for a background subrequest after `begin`.
     pub detach: Option<fn(&Request, &mut Request)>,
+    /// Called at the end of a subrequest whose response was used, or that ran in the background.
+    pub end: Option<fn(&Request)>,
+}
+
+impl SubrequestHooks {
+    /// The hooks of a module that does nothing with subrequests.
+    pub const NONE: SubrequestHooks = SubrequestHooks { begin: None, detach: None, end: None };
 }
 
 /// The function of [`ThreadHooks::process`].
 pub type ProcessHook = fn(&Rc<Thread>, &Rc<dyn Fn()>) -> Option<Box<dyn Any>>;
+
+/// The last work of a module on a thread.
+pub type LastWork = Pin<Box<dyn Future<Output = ()>>>;
 
 /// State and hooks of a module on each thread.
 #[derive(Clone, Copy)]
@@ -219,6 +232,8 @@ pub struct ThreadHooks {
     pub configured: fn(&Rc<Thread>, Option<&ThreadConfig>),
     /// Called when the thread stops accepting connections.
     pub drain: fn(&Thread),
+    /// Returns the work after the last request of the thread, such as sending data that waits. The module limits its time.
+    pub flush: fn(&Rc<Thread>) -> Option<LastWork>,
     /// Closes an idle connection; returns whether there was one.
     pub close_idle: fn(&Thread) -> bool,
     /// Begins the work of the process under a new configuration, such as health checks. Called on the first thread only. The work
@@ -232,6 +247,7 @@ impl ThreadHooks {
         make: |_| {},
         configured: |_, _| {},
         drain: |_| {},
+        flush: |_| None,
         close_idle: |_| false,
         process: |_, _| None,
     };

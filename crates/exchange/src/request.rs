@@ -207,6 +207,8 @@ pub struct Request {
     pub error_status: Option<u16>,
     /// Whether no further `error_page` applies.
     pub has_last_error_page: bool,
+    /// Whether the times of its waits are recorded, although no operator watches requests.
+    pub is_timed: bool,
     /// State shared with its subrequests.
     pub shared: Rc<Shared>,
     /// The values of variables that a subrequest keeps while its content handler waits ([`Request::keep_values`]).
@@ -313,6 +315,7 @@ impl Request {
             redirects: 0,
             error_status: None,
             has_last_error_page: false,
+            is_timed: false,
             shared,
             kept_values: None,
             captures: Captures::default(),
@@ -364,7 +367,7 @@ impl Request {
         #[rustfmt::skip]
         let Request {
             real_client, head, raw, raw_start, method, method_replaced, host, uri, args, internal, is_detached, is_awaited,
-            depth, uri_changed, left_location, uri_replaced, redirects, error_status, has_last_error_page, shared, kept_values, response,
+            depth, uri_changed, left_location, uri_replaced, redirects, error_status, has_last_error_page, is_timed, shared, kept_values, response,
             received, sent, sent_head, pipelined, keepalive, completed, facts, mover, limit_rate, limit_rate_after,
             extensions, body, incoming, is_body_consumed, body_was_streamed, ignores_body, is_ended, background,
             // Set by `begin`.
@@ -382,7 +385,7 @@ impl Request {
         (*internal, *uri_changed, *left_location) = (false, false, false);
         (*is_detached, *is_awaited, *uri_replaced) = (false, false, false);
         (*depth, *redirects) = (0, 0);
-        (*error_status, *has_last_error_page) = (None, false);
+        (*error_status, *has_last_error_page, *is_timed) = (None, false, false);
         match Rc::get_mut(shared) {
             Some(shared) => shared.clear(),
             // An abandoned subrequest still uses the shared state.

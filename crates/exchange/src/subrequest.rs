@@ -216,6 +216,9 @@ fn carry_out(child: &mut Request) -> Pin<Box<dyn Future<Output = ()> + '_>> {
 }
 
 fn write_log(child: &Request) {
+    for end in child.thread_config.modules.subrequest_hooks().iter().filter_map(|hooks| hooks.end) {
+        end(child);
+    }
     if child.scope().core.subrequests.log {
         child.end();
     }

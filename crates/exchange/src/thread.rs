@@ -212,6 +212,15 @@ impl Thread {
         self.capacity.wake(|kind| kind == Waits::Idle);
     }
 
+    /// Lets the modules finish their work, after the last request.
+    pub async fn flush(self: &Rc<Self>) {
+        for module in self.thread_config().modules.modules() {
+            if let Some(work) = (module.thread.flush)(self) {
+                work.await;
+            }
+        }
+    }
+
     /// Whether this thread is stopping.
     pub fn is_draining(&self) -> bool {
         self.draining.is_set()

@@ -33,7 +33,7 @@ pub(crate) static MODULE: Module = Module {
             plan.filter(scope.shared::<Conf>(), send_cookie);
         }
     },
-    subrequest: SubrequestHooks { begin: None, detach: Some(hand_down) },
+    subrequest: SubrequestHooks { detach: Some(hand_down), ..SubrequestHooks::NONE },
     ..Module::of(Declaration {
         directives: &[DIRECTIVES],
         settings: &[SettingsType::of::<Conf>()],

@@ -270,6 +270,10 @@ impl Tries {
 pub struct ShownTry<'t> {
     /// Name as shown in `$upstream_addr`.
     pub name: &'t str,
+    /// The server as configured.
+    pub server: &'t str,
+    /// Start of the try.
+    pub started: Instant,
     /// Status of the response; 0 without a response.
     pub status: u16,
     /// Times from the start of the try to the connection, the header section, and the end of the response.
@@ -283,6 +287,8 @@ pub fn shown_tries(request: &Request) -> impl Iterator<Item = ShownTry<'_>> {
     let tries = request.extensions.get::<Tries>().into_iter();
     tries.flat_map(|tries| &tries.list).map(|one| ShownTry {
         name: &one.name,
+        server: &one.server,
+        started: one.started,
         status: one.status.get(),
         times: [one.connect_time.get(), one.header_time.get(), one.response_time.get()],
         is_reused: one.is_reused.get(),

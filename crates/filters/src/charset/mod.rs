@@ -35,7 +35,7 @@ pub(crate) static MODULE: Module = Module {
             plan.filter(scope.shared::<Conf>(), filter);
         }
     },
-    subrequest: SubrequestHooks { begin: Some(hand_down), detach: None },
+    subrequest: SubrequestHooks { begin: Some(hand_down), ..SubrequestHooks::NONE },
     ..Module::of(Declaration {
         directives: &[DIRECTIVES],
         settings: &[SettingsType::of::<Conf>()],

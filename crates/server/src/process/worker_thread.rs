@@ -147,6 +147,7 @@ pub(super) async fn run(start: Start, refusal: Option<Errno>) {
     // returns immediately.
     let _ = select(caching::tasks::ended(&thread), rt::sleep_until(rt::now() + SAVE_MAX)).await;
     drop(work);
+    thread.flush().await;
     thread.logs.flush(report_to(&thread)).await;
 }
 
