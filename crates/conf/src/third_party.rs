@@ -41,7 +41,6 @@ const THIRD_PARTY: &[(&str, &[&str])] = &[
     ("http_vhost_traffic_status", &["vhost_traffic_status"]),
     ("http_vod", &["vod"]),
     ("nchan", &["nchan_"]),
-    ("otel", &["otel_"]),
     ("rtmp", &["rtmp"]),
     ("stream_js", &["js_"]),
 ];
@@ -63,7 +62,6 @@ const VARIABLES: &[(&str, &[&str])] = &[
     ("http_vhost_traffic_status", &["vts_"]),
     ("http_vod", &["vod_"]),
     ("nchan", &["nchan_"]),
-    ("otel", &["otel_"]),
     ("pagespeed", &["pagespeed_"]),
 ];
 

@@ -9,6 +9,7 @@
 //!
 //! | module | content |
 //! |---|---|
+//! | [`otel`] | traces for OpenTelemetry |
 //! | [`health_check`] | active health checks |
 //! | [`uwsgi`], [`scgi`], [`memcached`] | the protocols of that name |
 //! | [`fastcgi`] | FastCGI |
@@ -42,6 +43,7 @@ mod grpc_status;
 mod health_check;
 mod memcached;
 mod ocsp;
+mod otel;
 mod passing;
 mod proxy;
 mod resolver;
@@ -71,6 +73,9 @@ pub use exposure::{may_tunnel, open_purge};
 pub use fastcgi::advice;
 use site::declaration::{Declaration, Directive, Walk};
 pub use upstream_state::save;
+
+/// Modules whose handlers precede those of all other modules in their phases.
+pub static FIRST: &[&Module] = &[&otel::MODULE];
 
 /// In the order of the handlers within a phase, then of the filters.
 pub static MODULES: &[&Module] = &[
@@ -116,7 +121,7 @@ pub static MODULES: &[&Module] = &[
 #[cfg(test)]
 fn all() -> &'static exchange::module::ModuleTable {
     static TABLE: std::sync::LazyLock<exchange::module::ModuleTable> = std::sync::LazyLock::new(|| {
-        exchange::module::ModuleTable::new(&[core_modules::MODULES, guards::MODULES, MODULES])
+        exchange::module::ModuleTable::new(&[FIRST, core_modules::MODULES, guards::MODULES, MODULES])
     });
     &TABLE
 }

@@ -40,6 +40,8 @@ static MODULES: &[&Module] =
 pub fn all() -> &'static ModuleTable {
     static TABLE: LazyLock<ModuleTable> = LazyLock::new(|| {
         ModuleTable::new(&[
+            // A trace begins before the first handler that may respond.
+            gateways::FIRST,
             // Blocks and settings. The rewrite module precedes all other handlers of its phase, the access log precedes
             // the `log` phase handlers of the modules below.
             core_modules::MODULES,

@@ -44,7 +44,9 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
+pub(crate) use crate::passing::needs::add_ports_of_group;
 pub(crate) use crate::passing::protocol::{Family, Passing, Protocol, Rows, Via};
+pub(crate) use crate::passing::ssl::verifying_client;
 use crate::{Declaration, Directive, Module};
 use ::conf::Error;
 use caching::settings::Caches;

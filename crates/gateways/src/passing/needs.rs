@@ -72,6 +72,12 @@ impl Conf {
     }
 }
 
+/// Adds what connections of a directive to the servers of a group need, outside of locations.
+pub(crate) fn add_ports_of_group(directive: &str, group: &Group, uses: &mut Uses) {
+    uses.connects(NAME_SERVER_PORT);
+    Ports { directive: directive.to_owned(), uses }.add_group(group);
+}
+
 /// Adds the ports of a local address with variables: those of its known values. If only a request determines the address, all ports
 /// are added, except for an address without a port, such as `$remote_addr`.
 fn add_local_ports(template: &Template, http: &Http, uses: &mut Uses) {

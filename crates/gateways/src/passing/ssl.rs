@@ -17,8 +17,8 @@ use crate::passing::protocol::Rows;
 use crate::passing::spec::row;
 use exchange::certificates::{CacheLimits, CertificateCache, NamedCertificates};
 use exchange::tls_arguments::{
-    OptionalFile, PemSource, named_file, read_certificate_cache, read_command, read_file, read_optional_file,
-    read_passwords, read_versions, value_or_cancel,
+    File, OptionalFile, PemSource, named_file, read_certificate_cache, read_command, read_file,
+    read_optional_file, read_passwords, read_versions, value_or_cancel,
 };
 use site::config::{Cx, Layered, Scope};
 use site::template::Template;
@@ -202,6 +202,21 @@ pub(super) fn finish(conf: &mut PassingConf, span: &Span) -> Result<(), Error> {
         None => None,
     };
     Ok(())
+}
+
+/// Maximum number of intermediate certificates of a server whose certificate is verified without directives of a location.
+const VERIFY_DEPTH: u64 = 8;
+
+/// Prepares a TLS client for connections outside of locations. It verifies servers by these CAs, and offers these protocols by ALPN.
+pub(crate) fn verifying_client(trusted: File, alpn: Vec<Vec<u8>>) -> Result<SecureSettings, String> {
+    let conf = Conf {
+        verify: true,
+        verify_depth: VERIFY_DEPTH,
+        trusted: Some(Ok(trusted)),
+        sends_name: true,
+        ..Conf::default()
+    };
+    conf.settings("otel_exporter", alpn)
 }
 
 impl Conf {

@@ -4,7 +4,7 @@ use http::fields::{HeaderId, Method};
 use io::segments::Source;
 use telemetry::metric::{Form, Label, Metric, Page};
 use telemetry::reloads::{self, Reloads};
-use telemetry::{disks, losses, tally, traffic, turns};
+use telemetry::{disks, losses, spans, tally, traffic, turns};
 
 use super::conf::Conf;
 use super::sessions::SessionZones;
@@ -53,6 +53,7 @@ pub fn metrics() -> Vec<Part> {
         ("Certificates", vec![&CERTIFICATES]),
         ("Caches", caching::metrics::metrics()),
         ("Logs", losses::METRICS.to_vec()),
+        ("Traces", spans::METRICS.to_vec()),
     ]
 }
 
@@ -92,6 +93,7 @@ pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
     let caches = &http.of::<Caches>().zones;
     caching::metrics::write(caches.iter().map(|zone| (zone.name(), &**zone.state())), &mut page);
     losses::write(&mut page);
+    spans::write(&mut page);
     let response = &mut request.response;
     response.status = 200;
     response.content_type = ContentType::Text(form.content_type().into());

@@ -20,7 +20,7 @@ fn a_log_format_may_contain_http3() {
 #[test]
 fn variables_and_directives_of_third_party_modules_name_their_module() {
     for (text, expected) in [
-        ("log_format a '$otel_trace_id';", "unknown \"otel_trace_id\" variable"),
+        ("log_format a '$vod_suburi';", "unknown \"vod_suburi\" variable"),
         ("map $secure_token $x { }", "the third-party module http_secure_token has it"),
         ("map $vod_suburi $x { }", "the third-party module http_vod has it"),
         ("map $vts_request_counter $x { }", "the third-party module http_vhost_traffic_status has it"),
@@ -28,7 +28,6 @@ fn variables_and_directives_of_third_party_modules_name_their_module() {
         ("vod_mode local;", "the third-party module http_vod has it"),
         ("vod hls;", "the third-party module http_vod has it"),
         ("secure_token $x;", "the third-party module http_secure_token has it"),
-        ("otel_trace on;", "the third-party module otel has it"),
         ("js_filter x;", "the third-party module http_js has it"),
         ("set_escape_uri $x $y;", "the third-party module http_set_misc has it"),
         ("opentelemetry on;", "the third-party module http_opentelemetry has it"),
@@ -38,6 +37,6 @@ fn variables_and_directives_of_third_party_modules_name_their_module() {
         let (is_valid, said) = check(&format!("{text} access_log logs/a.log;"));
         assert!(!is_valid && said.contains(expected), "{text}: {said}");
     }
-    let (_, said) = check("log_format a '$otel_trace_id'; access_log logs/a.log a;");
-    assert!(said.contains("the third-party module otel has it"), "{said}");
+    let (_, said) = check("log_format a '$vod_suburi'; access_log logs/a.log a;");
+    assert!(said.contains("the third-party module http_vod has it"), "{said}");
 }

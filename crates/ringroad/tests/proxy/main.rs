@@ -17,5 +17,6 @@ mod settings;
 mod sockets;
 mod splice;
 mod streams;
+mod traces;
 mod tunnel_ends;
 mod variables;

@@ -406,6 +406,23 @@ fn split_traffic_works() {
 }
 
 #[test]
+fn tracing_works() {
+    if !ours_only("otel") {
+        return;
+    }
+    let server = start("tracing");
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let parent = format!("00-{trace}-b7ad6b7169203331-01");
+    assert_eq!(get(&server, "/", &[("traceparent", &parent)]).text(), format!("{trace}\n"));
+    let field = get(&server, "/field", &[("traceparent", &parent)]).text();
+    assert!(field.starts_with(&format!("00-{trace}-")) && field.ends_with("-01\n"), "{field}");
+    let new = get(&server, "/", &[]).text();
+    assert!(new.len() == 33 && !new.contains(trace), "{new}");
+    let log = lines(&server, "logs/access.log", 3);
+    assert_eq!(log.iter().filter(|line| line.starts_with(trace)).count(), 2, "{log:?}");
+}
+
+#[test]
 fn pages_with_includes_work() {
     let server = start("pages-from-parts");
     let page = get(&server, "/?x=1", &[]);

@@ -21,13 +21,24 @@ use peers::{Group, PeerState, Upstreams};
 use site::config::Section;
 use site::shared_zone::DeclaredZone;
 use telemetry::shared::respawned;
+use telemetry::spans;
 use telemetry::tally::Totals;
 use telemetry::time_zone::since_1970;
 use telemetry::traffic::{self, Codes, Sums, Zone};
 
-/// Names at the root, in the order of nginx's list.
-const ROOT: &[&str] =
-    &["nginx", "processes", "connections", "slabs", "http", "stream", "resolvers", "ssl", "workers"];
+/// Names at the root, in the order of nginx's list; the last one is not in that list.
+const ROOT: &[&str] = &[
+    "nginx",
+    "processes",
+    "connections",
+    "slabs",
+    "http",
+    "stream",
+    "resolvers",
+    "ssl",
+    "workers",
+    "traces",
+];
 
 /// Names below `http`.
 const HTTP: &[&str] = &[
@@ -54,6 +65,9 @@ pub(super) fn at(request: &Request, path: &[&str]) -> Option<Value> {
         ["workers", rest @ ..] => (workers(request), rest),
         ["processes", rest @ ..] => (json!({ "respawned": respawned() }), rest),
         ["slabs", rest @ ..] => (slabs(request), rest),
+        ["traces", rest @ ..] => {
+            (json!({ "spans": json!(spans::counts().collect::<BTreeMap<_, _>>()) }), rest)
+        }
         ["resolvers", rest @ ..] => (json!({}), rest),
         ["http"] => (json!(HTTP), &path[1..]),
         ["http", "requests", rest @ ..] => (requests(&request.conn.thread.shared.totals()), rest),
