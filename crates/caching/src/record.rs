@@ -144,7 +144,7 @@ pub fn publish(request: &mut Request, status_name: Option<&[u8]>) {
     if let Some(name) = status_name {
         let mut value = Vec::new();
         record.cache_status(name, status).push(&mut value);
-        request.response.fields.push((b"Cache-Status".to_vec(), value));
+        request.response.fields.push(b"Cache-Status", &value);
     }
     Tries::of(request).cached = Some(cached);
 }

@@ -106,7 +106,7 @@ fn for_proxy(request: &Request, allowed: Proxied) -> bool {
         let named =
             [(Proxied::NO_CACHE, "no-cache"), (Proxied::NO_STORE, "no-store"), (Proxied::PRIVATE, "private")];
         let fields = response.fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Cache-Control"));
-        let values: Vec<&[u8]> = fields.map(|(_, value)| value.as_slice()).collect();
+        let values: Vec<&[u8]> = fields.map(|(_, value)| value).collect();
         let says = |token: &str| values.iter().any(|value| has_token(value, token.as_bytes()));
         return named.iter().any(|&(bit, token)| allowed.has(bit) && says(token));
     }

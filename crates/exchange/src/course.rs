@@ -426,14 +426,14 @@ pub async fn replace(request: &mut Request, status: u16) -> AfterPhases {
     let content_range = request.response.content_range.take().filter(|_| status == 416);
     let vary_accept_encoding = request.response.vary_accept_encoding;
     let mut fields = std::mem::take(&mut request.response.fields);
-    fields.retain(|(name, _)| !is_of_content(name));
+    fields.retain(|name| !is_of_content(name));
     request.response.clear();
     // `Accept-Encoding` selected the file whose precondition failed, so `Vary` applies.
     request.response.vary_accept_encoding = vary_accept_encoding;
     let outcome = refuse(request, status).await;
     if request.error_status.unwrap_or(request.response.status) == status {
         request.response.content_range = content_range;
-        request.response.fields.to_mut().append(fields.to_mut());
+        fields.iter().for_each(|(name, value)| request.response.fields.push(name, value));
     }
     outcome
 }

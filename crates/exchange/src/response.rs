@@ -220,10 +220,10 @@ impl Response {
     pub fn blank_controls(&mut self) {
         let reason = self.reason.as_mut().and_then(|reason| reason.text.as_mut());
         let members = [self.location.as_mut(), self.content_range.as_mut(), self.server.as_mut(), reason];
-        let fields = self.fields.to_mut().iter_mut().map(|(_, value)| value);
-        for value in members.into_iter().flatten().chain(&mut self.challenges.values).chain(fields) {
+        for value in members.into_iter().flatten().chain(&mut self.challenges.values) {
             blank_controls(value);
         }
+        self.fields.edit(|fields| fields.iter_mut().for_each(|(_, value)| blank_controls(value)));
         if let Some(charset) = &mut self.charset {
             blank_controls(charset.to_mut());
         }
@@ -312,7 +312,7 @@ impl Response {
     /// Removes fields that describe the bytes of a body which will be changed: digests (RFC 9530, RFC 3230, RFC 1864) and
     /// `Content-Range`. A 206 without the latter would be invalid.
     pub fn drop_body_fields(&mut self) {
-        self.fields.retain(|(name, _)| !is_digest(name));
+        self.fields.retain(|name| !is_digest(name));
         if self.status != 206 {
             self.content_range = None;
         }
@@ -350,12 +350,12 @@ impl Response {
     /// Returns the first field of this name, which is case-insensitive.
     pub fn field(&self, name: &[u8]) -> Option<&[u8]> {
         let mut same = self.fields.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
-        same.next().map(|(_, value)| value.as_slice())
+        same.next().map(|(_, value)| value)
     }
 
     /// Removes all fields of this name.
     pub fn remove_field(&mut self, name: &[u8]) {
-        self.fields.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+        self.fields.retain(|known| !known.eq_ignore_ascii_case(name));
     }
 
     /// Whether the body must pass the filter chain on its way to the socket.

@@ -5,7 +5,7 @@ use http::StatusCode;
 use http::response::encode::ResponseHead;
 
 use crate::effect;
-use crate::field_list::SharedFields;
+use crate::field_list::FieldLines;
 use crate::request::Request;
 use crate::response::Response;
 use site::settings::core::Core;
@@ -45,8 +45,8 @@ fn reason(response: &Response) -> Option<&[u8]> {
 pub enum OtherField<'r> {
     /// The name and the value of a field.
     One(&'r [u8], &'r [u8]),
-    /// Fields that responses share: they were checked, and encoded for HTTP/1.
-    Shared(&'r SharedFields),
+    /// Fields that were checked, and encoded for HTTP/1.
+    Lines(&'r FieldLines),
 }
 
 /// Passes all other fields of the response to `write`. They follow the fields that the server itself writes.
@@ -59,13 +59,8 @@ pub fn each_other_field(response: &Response, mut write: impl FnMut(OtherField<'_
     if let Some(etag) = &response.etag {
         field(b"ETag", etag.as_bytes());
     }
-    if let Some(shared) = response.fields.shared() {
-        write(OtherField::Shared(shared));
-    }
+    response.fields.parts().for_each(|lines| write(OtherField::Lines(lines)));
     let mut field = |name: &[u8], value: &[u8]| write(OtherField::One(name, value));
-    for (name, value) in response.fields.own() {
-        field(name, value);
-    }
     if response.allow_ranges {
         field(b"Accept-Ranges", b"bytes");
     }

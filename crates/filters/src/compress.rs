@@ -37,7 +37,7 @@ pub(crate) fn is_compressible(request: &Request, min_length: u64, types: &MediaT
 /// Compresses the response. Its length is unknown before the end, so ranges are not possible either.
 pub(crate) fn apply(request: &mut Request, settings: Settings) {
     let name = settings.name().as_bytes().to_vec();
-    request.response.fields.push((b"Content-Encoding".to_vec(), name));
+    request.response.fields.push(b"Content-Encoding", &name);
     if request.method != Method::Head {
         let pool = Rc::clone(&request.conn.thread.encoders);
         let encoder = Encoder::new(settings, pool, request.response.content_length);

@@ -275,7 +275,7 @@ fn set(response: &mut Response, name: &str, value: Vec<u8>, adds: bool) {
             response.last_modified = http::date::parse_http(&value);
             // An invalid date is sent, but preconditions ignore it.
             if response.last_modified.is_none() {
-                response.fields.push((name.into(), value));
+                response.fields.push(name.as_bytes(), &value);
             }
         }
         HeaderId::Etag => response.etag = Some(Etag::from_text(&value)),
@@ -289,17 +289,22 @@ fn set(response: &mut Response, name: &str, value: Vec<u8>, adds: bool) {
         HeaderId::AcceptRanges if value.eq_ignore_ascii_case(b"bytes") && response.allow_ranges => {}
         id => {
             response.allow_ranges &= id != HeaderId::AcceptRanges;
-            let is_same = |(known, _): &&mut (Vec<u8>, Vec<u8>)| known.eq_ignore_ascii_case(name.as_bytes());
-            match response.fields.to_mut().iter_mut().find(is_same).filter(|_| !adds) {
-                Some(first) => {
-                    // One field remains, in the position of the first.
-                    *first = (Vec::new(), value);
-                    response.remove_field(name.as_bytes());
-                    let kept = response.fields.to_mut().iter_mut().find(|(known, _)| known.is_empty());
-                    kept.expect("it was found").0 = name.into();
-                }
-                None => response.fields.push((name.into(), value)),
+            let is_same = |known: &[u8]| known.eq_ignore_ascii_case(name.as_bytes());
+            if adds || !response.fields.iter().any(|(known, _)| is_same(known)) {
+                return response.fields.push(name.as_bytes(), &value);
             }
+            // One field remains, in the position of the first.
+            let mut value = Some(value);
+            response.fields.edit(|fields| {
+                fields.retain_mut(|field| {
+                    if !is_same(&field.0) {
+                        return true;
+                    }
+                    let Some(value) = value.take() else { return false };
+                    *field = (name.into(), value);
+                    true
+                });
+            });
         }
     }
 }
@@ -332,7 +337,7 @@ fn clear(response: &mut Response, name: &Name) {
     if is("Accept-Ranges") {
         response.allow_ranges = false;
     }
-    response.fields.retain(|(known, _)| !name.is_of(known));
+    response.fields.retain(|known| !name.is_of(known));
 }
 
 /// Changes the fields of a request, for all later readers.

@@ -479,9 +479,11 @@ fn send_cookie(conf: &Conf, request: &mut Request) {
     let Some((id, is_new)) = id_to_send(request) else { return };
     let conf = conf.get();
     let cookie = cookie(conf, id, (!is_new).then_some(&found(request).cookie), since_1970(rt::wall()).0);
-    let p3p = conf.p3p.as_ref().map(|p3p| (b"P3P".to_vec(), p3p.as_bytes().to_vec()));
-    request.response.fields.push((b"Set-Cookie".to_vec(), cookie));
-    request.response.fields.extend(p3p);
+    let fields = &mut request.response.fields;
+    fields.push(b"Set-Cookie", &cookie);
+    if let Some(p3p) = &conf.p3p {
+        fields.push(b"P3P", p3p.as_bytes());
+    }
 }
 
 /// Returns the value of `Set-Cookie`; `old` is an existing cookie that gets a mark.

@@ -216,7 +216,9 @@ impl Transport for Stream {
         });
         response_head::each_other_field(&request.response, |field| match field {
             OtherField::One(name, value) => self.got.fields.push((name.to_vec(), value.to_vec())),
-            OtherField::Shared(shared) => self.got.fields.extend(shared.fields().iter().cloned()),
+            OtherField::Lines(lines) => {
+                self.got.fields.extend(lines.iter().map(|(name, value)| (name.to_vec(), value.to_vec())));
+            }
         });
         out.extend_from_slice(b"\x00head");
         true

@@ -125,7 +125,7 @@ fn filter(request: &mut Request, shows_errors: bool) {
     response.content_length =
         matches!(request.head.version(), Version::Http10 | Version::Http11).then_some(0);
     let fields = [("grpc-status", code.to_string()), ("grpc-message", words.to_owned())];
-    response.fields.extend(fields.map(|(name, value)| (name.into(), value.into())));
+    fields.iter().for_each(|(name, value)| response.fields.push(name.as_bytes(), value.as_bytes()));
 }
 
 /// Whether the client uses gRPC: `application/grpc`, also with a `+` suffix or a parameter.

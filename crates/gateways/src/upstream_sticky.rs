@@ -44,7 +44,7 @@ fn add_cookie(request: &mut Request) {
         return;
     }
     if let Some(SetCookie(text)) = request.extensions.remove() {
-        request.response.fields.to_mut().insert(0, (b"Set-Cookie".to_vec(), text));
+        request.response.fields.edit(|fields| fields.insert(0, (b"Set-Cookie".to_vec(), text)));
     }
 }
 

@@ -132,7 +132,7 @@ impl Sibling {
         };
         static_file::respond(request, opened);
         let coding = self.coding.as_bytes().to_vec();
-        request.response.fields.push((b"Content-Encoding".to_vec(), coding));
+        request.response.fields.push(b"Content-Encoding", &coding);
         Step::Done
     }
 }

@@ -177,7 +177,7 @@ pub fn push_decimal(out: &mut Vec<u8>, value: u64) {
 }
 
 /// Calls `take` with the decimal digits of `value`.
-pub(crate) fn with_decimal<R>(value: u64, take: impl FnOnce(&[u8]) -> R) -> R {
+pub fn with_decimal<R>(value: u64, take: impl FnOnce(&[u8]) -> R) -> R {
     let mut digits = [0u8; DECIMAL_LEN_MAX];
     let mut at = digits.len();
     let mut rest = value;

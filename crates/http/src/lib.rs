@@ -86,6 +86,6 @@ pub mod validator;
 pub mod vary;
 pub mod webdav;
 
-pub use bytes::{find_escapable, parse_decimal, push_decimal};
+pub use bytes::{find_escapable, parse_decimal, push_decimal, with_decimal};
 pub use span::Span;
 pub use status::StatusCode;

@@ -11,7 +11,6 @@ use io::sys::TcpInfo;
 
 use exchange::credentials::Credentials;
 use exchange::effect;
-use exchange::field_list::Pair;
 use exchange::files;
 use exchange::module::{Prefixed, Variable};
 use exchange::request::{Address, Request};
@@ -592,11 +591,12 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
 
 /// Appends a trailer field, which is known after the body was sent.
 fn response_trailer(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
-    named(request.response.sent_trailers.iter(), name, out)
+    let trailers = request.response.sent_trailers.iter();
+    named(trailers.map(|(name, value)| (&**name, &**value)), name, out)
 }
 
 /// Appends the fields of this name, in which underscores stand for dashes.
-fn named<'f>(fields: impl Iterator<Item = &'f Pair>, name: &str, out: &mut Vec<u8>) -> bool {
+fn named<'f>(fields: impl Iterator<Item = (&'f [u8], &'f [u8])>, name: &str, out: &mut Vec<u8>) -> bool {
     let same = |field: &[u8]| {
         let mut pairs = field.iter().zip(name.as_bytes());
         field.len() == name.len()
@@ -604,5 +604,5 @@ fn named<'f>(fields: impl Iterator<Item = &'f Pair>, name: &str, out: &mut Vec<u
                 .all(|(byte, wanted)| byte.eq_ignore_ascii_case(wanted) || (*byte == b'-' && *wanted == b'_'))
     };
     let fields = fields.filter(|(field, _)| same(field));
-    join(fields.map(|(_, value)| value.as_slice()), b", ", out)
+    join(fields.map(|(_, value)| value), b", ", out)
 }

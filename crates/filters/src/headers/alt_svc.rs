@@ -20,6 +20,6 @@ pub(super) fn add(seconds: &u64, request: &mut Request) {
     let fields = &mut request.response.fields;
     // A value of `add_header`, or of an upstream, has priority.
     if !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"alt-svc")) {
-        fields.push((b"Alt-Svc".to_vec(), format!("h3=\":{port}\"; ma={seconds}").into_bytes()));
+        fields.push(b"Alt-Svc", format!("h3=\":{port}\"; ma={seconds}").as_bytes());
     }
 }

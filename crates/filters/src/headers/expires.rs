@@ -164,20 +164,21 @@ const DATE_MAX: i64 = 253_402_300_799;
 
 /// Replaces the fields of an upstream's response; several `Cache-Control` fields become one.
 fn put(request: &mut Request, expires: &[u8], cache_control: &[u8]) {
-    let fields = request.response.fields.to_mut();
+    let list = &mut request.response.fields;
     for (name, value) in [("Expires", expires), ("Cache-Control", cache_control)] {
         let is_same = |known: &[u8]| known.eq_ignore_ascii_case(name.as_bytes());
-        match fields.iter().position(|(known, _)| is_same(known)) {
-            None => fields.push((name.into(), value.into())),
-            Some(first) => {
-                fields[first].1 = value.into();
-                let mut index = 0;
-                fields.retain(|(known, _)| {
-                    index += 1;
-                    index <= first + 1 || !is_same(known)
-                });
-            }
-        }
+        let Some(first) = list.iter().position(|(known, _)| is_same(known)) else {
+            list.push(name.as_bytes(), value);
+            continue;
+        };
+        list.edit(|fields| {
+            fields[first].1 = value.into();
+            let mut index = 0;
+            fields.retain(|(known, _)| {
+                index += 1;
+                index <= first + 1 || !is_same(known)
+            });
+        });
     }
 }
 

@@ -188,8 +188,13 @@ fn filter(conf: &Conf, request: &mut Request) {
         expires::apply(setting, request);
     }
     for field in conf.headers.fields().filter(|field| is_success || field.always) {
-        let value = on_one_line(&field.value, request);
-        put(field, value, request);
+        // The memory of header sections is not in use before this response has one.
+        let mut value = std::mem::take(&mut request.spare);
+        value.clear();
+        field.value.render(request, &mut value);
+        http::response::encode::blank_controls(&mut value);
+        put(field, &value, request);
+        request.store_spare(value);
     }
     // Only if a trailer field may be sent, because trailer fields require chunked coding.
     if conf.trailers.fields().any(|field| is_success || field.always) {
@@ -199,18 +204,18 @@ fn filter(conf: &Conf, request: &mut Request) {
 
 /// Adds a field; an empty value adds nothing. The validators `ETag` and `Last-Modified` are fields of the response struct:
 /// a value replaces them, an empty value removes them.
-fn put(field: &Field, value: Vec<u8>, request: &mut Request) {
+fn put(field: &Field, value: &[u8], request: &mut Request) {
     let response = &mut request.response;
     if field.name.eq_ignore_ascii_case("ETag") {
-        response.etag = (!value.is_empty()).then(|| Etag::from_text(&value));
+        response.etag = (!value.is_empty()).then(|| Etag::from_text(value));
     } else if field.name.eq_ignore_ascii_case("Last-Modified") {
-        response.last_modified = http::date::parse_http(&value);
+        response.last_modified = http::date::parse_http(value);
         // An invalid date is sent, but preconditions ignore it.
         if response.last_modified.is_none() && !value.is_empty() {
-            response.fields.push((field.name.as_bytes().into(), value));
+            response.fields.push(field.name.as_bytes(), value);
         }
     } else if !value.is_empty() {
-        response.fields.push((field.name.as_bytes().into(), value));
+        response.fields.push(field.name.as_bytes(), value);
     }
 }
 

@@ -60,7 +60,10 @@ pub(super) fn write(request: &mut Request, core: &Core, out: &mut Vec<u8>) -> bo
             // Needs no check.
             OtherField::One(b"Accept-Ranges", b"bytes") => writer.lines(b"Accept-Ranges: bytes\r\n"),
             OtherField::One(name, value) => ok &= writer.field(name, value).is_ok(),
-            OtherField::Shared(fields) => writer.lines(fields.lines()),
+            OtherField::Lines(fields) => match fields.lines() {
+                Some(lines) => writer.lines(lines),
+                None => ok = false,
+            },
         });
         writer.finish();
         if !ok {

@@ -27,11 +27,13 @@ pub(crate) fn write<W: BlockWriter>(request: &Request, core: &Core, out: &mut Ve
         // Most files have these two.
         OtherField::One(b"ETag", value) => fields.push_known(KnownField::ETag, value),
         OtherField::One(b"Accept-Ranges", value) => fields.push_known(KnownField::AcceptRanges, value),
-        OtherField::One(name, _) if is_taken_over && name.eq_ignore_ascii_case(b"sec-websocket-accept") => {}
         OtherField::One(name, value) => fields.push(name, value),
-        // Those of a cache entry, whose status is never 101.
-        OtherField::Shared(shared) => {
-            shared.fields().iter().for_each(|(name, value)| fields.push(name, value));
+        OtherField::Lines(lines) if lines.lines().is_none() => fields.is_valid = false,
+        OtherField::Lines(lines) => {
+            let is_dropped =
+                |name: &[u8]| is_taken_over && name.eq_ignore_ascii_case(b"sec-websocket-accept");
+            let passed = lines.iter().filter(|(name, _)| !is_dropped(name));
+            passed.for_each(|(name, value)| fields.push_checked(name, value));
         }
     });
     let is_valid = fields.is_valid;
@@ -69,16 +71,19 @@ impl<W: BlockWriter> Fields<'_, W> {
 
     /// Appends a field, unless it is connection-specific.
     fn push(&mut self, name: &[u8], value: &[u8]) {
-        if is_of_connection(name) {
-            return;
-        }
         match check_field(name, value) {
-            // Values must not begin or end with whitespace (RFC 9113 section 8.2.1).
-            Ok(()) if self.is_never_indexed(name) => {
-                W::push_never_indexed(self.out, name, value.trim_ascii())
-            }
-            Ok(()) => W::push_field(self.out, name, value.trim_ascii()),
-            Err(_) => self.is_valid = false,
+            Ok(()) => self.push_checked(name, value),
+            Err(_) => self.is_valid &= is_of_connection(name),
+        }
+    }
+
+    /// Works like [`Fields::push`] for a field that may be sent.
+    fn push_checked(&mut self, name: &[u8], value: &[u8]) {
+        // Values must not begin or end with whitespace (RFC 9113 section 8.2.1).
+        match value.trim_ascii() {
+            _ if is_of_connection(name) => {}
+            value if self.is_never_indexed(name) => W::push_never_indexed(self.out, name, value),
+            value => W::push_field(self.out, name, value),
         }
     }
 

@@ -14,7 +14,7 @@ use http::date;
 use http::fields::HeaderId;
 use http::response::parse::ParsedResponse;
 
-use exchange::field_list::SharedFields;
+use exchange::field_list::FieldLines;
 use exchange::request::Request;
 use exchange::response::{ContentType, Reason, Response};
 use site::config::LocationId;
@@ -81,7 +81,7 @@ pub(super) struct ConvertedHead {
     server: Option<Vec<u8>>,
     date: Option<[u8; date::HTTP_LEN]>,
     allow_ranges: bool,
-    fields: Rc<SharedFields>,
+    fields: Rc<FieldLines>,
 }
 
 impl ConvertedHeads {
@@ -115,7 +115,7 @@ impl ConvertedHeads {
         let user = User::of(request, heading.shared_head());
         let response = &mut request.response;
         // If a field must not be sent, the response is changed when its header section is written.
-        let Ok(shared) = SharedFields::new(response.fields.to_mut().clone()) else { return };
+        let Some(shared) = response.fields.to_shared() else { return };
         let converted = Rc::new(ConvertedHead {
             status: response.status,
             reason: response.reason.clone(),
@@ -125,7 +125,7 @@ impl ConvertedHeads {
             server: response.server.clone(),
             date: response.date,
             allow_ranges: response.allow_ranges,
-            fields: Rc::new(shared),
+            fields: shared,
         });
         if let Some(slot) = self.0.borrow_mut().get_mut(user.index()) {
             let referred = Arc::downgrade(heading.shared_head());

@@ -92,9 +92,6 @@ impl Conf {
     }
 }
 
-/// Maximum number of digits of an `Age`, which is a `u32`.
-const AGE_LEN_MAX: usize = 10;
-
 /// Creates the response for the client from that of an upstream, or follows a redirect in it.
 pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
     let conf = via.conf;
@@ -127,9 +124,7 @@ pub(crate) fn apply(request: &mut Request, via: Via<'_>, reply: Reply) -> Step {
         Tries::of(request).stored = Some(Rc::clone(&heading));
         request.response.content_length = stored.length;
         if let Some(age_s) = stored.age_s {
-            let mut age = Vec::with_capacity(AGE_LEN_MAX);
-            http::push_decimal(&mut age, age_s.into());
-            push(request, b"Age", age);
+            http::with_decimal(age_s.into(), |age| push(request, b"Age", age));
         }
     }
     // From here on this is a response like any other: filters do not depend on the source of a body.
@@ -358,28 +353,28 @@ fn take(request: &mut Request, via: Via<'_>, line: FieldLine<'_>, whole: Whole) 
         HeaderId::Location => location(request, via, name, value),
         HeaderId::Refresh => {
             let value = refresh(request, via, value);
-            push(request, name, value);
+            push(request, name, &value);
         }
         HeaderId::SetCookie => {
-            let value = via.protocol.cookie(request, value).into_owned();
-            push(request, name, value);
+            let value = via.protocol.cookie(request, value);
+            push(request, name, &value);
         }
-        _ => push(request, name, value.to_vec()),
+        _ => push(request, name, value),
     }
 }
 
 /// Appendix of log messages.
 const READING: &str = "while reading response header from upstream";
 
-fn push(request: &mut Request, name: &[u8], value: Vec<u8>) {
-    request.response.fields.push((name.to_vec(), value));
+fn push(request: &mut Request, name: &[u8], value: &[u8]) {
+    request.response.fields.push(name, value);
 }
 
 fn content_type(request: &mut Request, name: &[u8], value: &[u8]) {
     match std::str::from_utf8(value) {
         Ok(text) => request.response.content_type = ContentType::Text(text.to_owned().into()),
         // No filter handles such a type.
-        Err(_) => push(request, name, value.to_vec()),
+        Err(_) => push(request, name, value),
     }
 }
 
@@ -387,7 +382,7 @@ fn content_type(request: &mut Request, name: &[u8], value: &[u8]) {
 fn last_modified(request: &mut Request, name: &[u8], value: &[u8]) {
     match http::date::parse_as_written(value) {
         Some(date) => request.response.last_modified = Some(date),
-        None => push(request, name, value.to_vec()),
+        None => push(request, name, value),
     }
 }
 
@@ -395,7 +390,7 @@ fn last_modified(request: &mut Request, name: &[u8], value: &[u8]) {
 fn location(request: &mut Request, via: Via<'_>, name: &[u8], value: &[u8]) {
     match via.protocol.location(request, value) {
         Some(changed) => request.response.location = Some(changed),
-        None => push(request, name, value.to_vec()),
+        None => push(request, name, value),
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) async fn lock(conf: &Conf, request: &mut Request) -> Result<Step, u16
     properties::push_lock(&lock, rt::now(), &mut text);
     text.push_str("</D:lockdiscovery></D:prop>\n");
     let token = format!("<{}>", lock.token).into_bytes();
-    request.response.fields.push((b"Lock-Token".to_vec(), token));
+    request.response.fields.push(b"Lock-Token", &token);
     properties::respond(request, status, text);
     Ok(Step::Done)
 }

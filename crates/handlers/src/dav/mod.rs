@@ -132,10 +132,10 @@ fn options(conf: &Conf, request: &mut Request) -> Step {
     let has_locks = conf.lock.is_some() && conf.has(Method::Lock);
     let classes: &[u8] = if has_locks { b"1, 2" } else { b"1" };
     let fields = &mut request.response.fields;
-    fields.push((b"DAV".to_vec(), classes.to_vec()));
-    fields.push((b"Allow".to_vec(), conf.allowed()));
+    fields.push(b"DAV", classes);
+    fields.push(b"Allow", &conf.allowed());
     // Microsoft's clients look for FrontPage otherwise.
-    fields.push((b"MS-Author-Via".to_vec(), b"DAV".to_vec()));
+    fields.push(b"MS-Author-Via", b"DAV");
     request.response.status = 200;
     request.response.set_bytes(io::segments::Source::Static(b""));
     Step::Done

@@ -64,7 +64,7 @@ pub(super) fn run(_: &Conf, request: &mut Request) -> Step {
         ("X-Content-Type-Options", "nosniff"),
         ("Content-Security-Policy", policy.as_str()),
     ] {
-        response.fields.push((name.as_bytes().to_vec(), value.as_bytes().to_vec()));
+        response.fields.push(name.as_bytes(), value.as_bytes());
     }
     response.set_bytes(Source::Vec(body.into_bytes()));
     Step::Done

@@ -30,7 +30,7 @@ pub(super) fn run(conf: &Conf, request: &mut Request) -> Step {
     let response = &mut request.response;
     response.status = status;
     response.content_type = ContentType::Text("text/plain".into());
-    response.fields.push((b"Cache-Control".to_vec(), b"no-store".to_vec()));
+    response.fields.push(b"Cache-Control", b"no-store");
     response.set_bytes(Source::Vec(text.as_bytes().to_vec()));
     Step::Done
 }

@@ -138,7 +138,7 @@ fn respond(request: &mut Request, done: Result<(u16, Value), Fault>) -> Step {
     let response = &mut request.response;
     response.status = status;
     response.content_type = ContentType::Text("application/json".into());
-    response.fields.push((b"Cache-Control".to_vec(), b"no-store".to_vec()));
+    response.fields.push(b"Cache-Control", b"no-store");
     response.set_bytes(Source::Vec(value.to_string().into_bytes()));
     Step::Done
 }
