@@ -53,11 +53,24 @@ impl Address {
 
     /// Appends the address in the form of `$remote_addr`.
     pub fn show_address(&self, out: &mut Vec<u8>) -> bool {
-        // Writing to a `Vec` cannot fail.
-        let _ = match self {
-            Address::Inet(address) => write!(out, "{}", address.ip()),
-            Address::Unix(path) => write!(out, "unix:").and_then(|()| out.write_all(path)),
-        };
+        match self {
+            Address::Inet(SocketAddr::V4(address)) => {
+                for (index, octet) in address.ip().octets().into_iter().enumerate() {
+                    if index > 0 {
+                        out.push(b'.');
+                    }
+                    http::push_decimal(out, octet.into());
+                }
+            }
+            Address::Inet(SocketAddr::V6(address)) => {
+                // Writing to a `Vec` cannot fail.
+                let _ = write!(out, "{}", address.ip());
+            }
+            Address::Unix(path) => {
+                out.extend_from_slice(b"unix:");
+                out.extend_from_slice(path);
+            }
+        }
         true
     }
 

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 
 use http::StatusCode;
@@ -256,7 +257,8 @@ async fn read_head(
     let limits = limits(settings);
     let head_max = limits.head_max;
     let mut decoder = Decoder::new(&outgoing.encoded, outgoing.method, limits);
-    let mut head = ParsedResponse::new();
+    // Created where it remains, because it is large.
+    let mut shared_head = Arc::new(ParsedResponse::new());
     let mut input: Option<Buf> = None;
     let mut interim = 0;
     loop {
@@ -279,7 +281,8 @@ async fn read_head(
         let mut buf =
             join(input.take(), received, head_max as usize).ok_or(HeadError::Local(Errno::NOMEM))?;
         loop {
-            match decoder.head(&mut head, &buf) {
+            let head = Arc::get_mut(&mut shared_head).expect("it is shared when it is complete");
+            match decoder.head(head, &buf) {
                 Ok(HeadEvent::More) => break,
                 Ok(HeadEvent::NoHead) => return Ok(bare(request, decoder, buf)),
                 Ok(HeadEvent::Interim(head_len)) => {
@@ -287,7 +290,7 @@ async fn read_head(
                     if interim > INTERIM_MAX {
                         return Err(HeadError::Unexpected("too many interim responses"));
                     }
-                    hand_on(request, outgoing, &head, &buf[..head_len as usize]).await;
+                    hand_on(request, outgoing, head, &buf[..head_len as usize]).await;
                     head.clear();
                     buf.advance(head_len as usize);
                     restart_timer();
@@ -296,16 +299,16 @@ async fn read_head(
                     }
                 }
                 Ok(HeadEvent::Head(head_len)) => {
-                    let heading = complete(request, outgoing, wire, head, &buf[..head_len as usize])?;
+                    let heading = complete(request, outgoing, wire, shared_head, &buf[..head_len as usize])?;
                     return Ok(with_body(heading, buf, head_len as usize, is_full, decoder));
                 }
                 Ok(HeadEvent::Written(len)) => {
-                    let heading = written(request, &mut decoder, head);
+                    let heading = written(request, &mut decoder, shared_head);
                     return Ok(with_body(heading, buf, len as usize, is_full, decoder));
                 }
                 Err(error) => {
-                    let line = offending(error, &head, &buf);
-                    let shown = line.map(|line| shown(error, &head, &buf, &line, outgoing));
+                    let line = offending(error, head, &buf);
+                    let shown = line.map(|line| shown(error, head, &buf, &line, outgoing));
                     return Err(HeadError::Invalid(error, shown));
                 }
             }
@@ -389,7 +392,7 @@ fn complete(
     request: &Request,
     outgoing: &Outgoing,
     wire: &Wire,
-    head: ParsedResponse,
+    head: Arc<ParsedResponse>,
     bytes: &[u8],
 ) -> Result<Rc<Heading>, HeadError> {
     if head.status().code() == 101 && !outgoing.upgrade {
@@ -408,7 +411,7 @@ fn complete(
 }
 
 /// Creates the heading of a protocol without header sections (memcached): the decoder has generated the text.
-fn written(request: &Request, decoder: &mut Decoder, head: ParsedResponse) -> Rc<Heading> {
+fn written(request: &Request, decoder: &mut Decoder, head: Arc<ParsedResponse>) -> Rc<Heading> {
     if let Some(key) = decoder.missing_key() {
         let key = key.for_log();
         request.log(Level::Info, format_args!("key: \"{key}\" was not found by memcached {READING}"));
