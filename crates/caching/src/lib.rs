@@ -217,15 +217,14 @@ pub fn serve_from_memory(
     let meta = Arc::clone(&hit.meta);
     let reply = stored::of_hit(request, hit, policy::age(&meta, now))?;
     // An earlier location of the request may have had a cache, too (`error_page`).
-    let record = record::record_of(request);
-    *record = Record {
+    request.extensions.insert(Record {
         status: Some(Status::Hit),
         stored_for_s: Some(policy::stored_for_s(&meta, now)),
         ttl_s: Some(policy::left_s(&meta, now)),
         found: Some(meta),
         key: text,
         ..Record::default()
-    };
+    });
     tally::count(request, cache.tallies());
     Some(reply)
 }

@@ -89,9 +89,10 @@ impl FieldList {
         Some(fields)
     }
 
-    /// Returns the fields in one or two parts.
+    /// Returns the fields in at most two parts.
     pub fn parts(&self) -> impl Iterator<Item = &FieldLines> {
-        self.shared.as_deref().into_iter().chain([&self.own])
+        let own = (!self.own.is_empty()).then_some(&self.own);
+        self.shared.as_deref().into_iter().chain(own)
     }
 
     /// Changes the list of all fields in any way.
@@ -129,8 +130,11 @@ impl FieldList {
     /// Removes all fields; the memory of the list is retained, unless the fields needed unusually much.
     pub fn clear(&mut self) {
         self.shared = None;
-        self.own.clear();
-        self.own.text.shrink_to(TEXT_KEPT);
+        // Most responses have no fields of their own.
+        if !self.own.is_empty() {
+            self.own.clear();
+            self.own.text.shrink_to(TEXT_KEPT);
+        }
     }
 }
 
