@@ -83,7 +83,7 @@ pub(super) async fn run(request: &mut Request, path: &str, may_write: bool) -> S
         Ok((status, text)) => {
             let response = &mut request.response;
             response.status = status;
-            response.fields.push((b"Cache-Control".to_vec(), b"no-store".to_vec()));
+            response.fields.push(b"Cache-Control", b"no-store");
             if status != 204 {
                 response.content_type = ContentType::Text("application/json".into());
                 response.set_bytes(Source::Vec(text));
