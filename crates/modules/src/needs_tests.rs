@@ -256,6 +256,16 @@ enum Opened {
 /// Directives with paths, each with a configuration in which its path is `/need/x`, or begins with it. Names that begin with an
 /// underscore belong to several modules, and `PREFIX` stands for that of the module.
 const WITH_PATHS: &[(&str, Opened, &str)] = &[
+    (
+        "otel_exporter",
+        Opened::Start,
+        "http { otel_exporter { endpoint https://a.example; trusted_certificate /need/x; } }",
+    ),
+    (
+        "otel_exporter",
+        Opened::Connect,
+        "http { otel_exporter { endpoint unix:/need/x; } server { location / { } } }",
+    ),
     ("_cache_path", Opened::Write, "http { PREFIX_cache_path /need/x keys_zone=z:1m; }"),
     ("_pass", Opened::Connect, "http { server { location / { PREFIX_pass SCHEMEunix:/need/x; } } }"),
     ("_ssl_certificate", Opened::Start, "http { server { PREFIX_ssl_certificate /need/x; } }"),

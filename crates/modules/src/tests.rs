@@ -509,6 +509,8 @@ const DEFAULT_IS_KEPT: &[(&str, &[&str])] = &[
             "proxy_max_temp_file_size",
         ],
     ),
+    // An error names the directive that needs `otel_exporter`.
+    ("its position", &["otel_trace"]),
     // Keywords as bits: no bit means the default.
     (
         "no words",

@@ -509,9 +509,10 @@ pub(super) fn check(http: &Http) -> Result<(), Error> {
 
 /// Adds the ports of the collector.
 pub(super) fn requires(http: &Http, _: &Scope, requirements: &mut Requirements) {
-    if let Some(group) = http.of::<OtelConf>().exporter.as_ref().and_then(|exporter| exporter.group.as_ref())
+    if let Some(exporter) = &http.of::<OtelConf>().exporter
+        && let Some(group) = &exporter.group
     {
-        add_ports_of_group("otel_exporter", group, &mut requirements.uses);
+        add_ports_of_group("otel_exporter", &exporter.span, group, &mut requirements.uses);
     }
 }
 

@@ -57,7 +57,7 @@ impl Conf {
             None => {}
         }
         let Some(pass) = &self.pass else { return };
-        let mut found = Ports { directive: format!("{}_pass", self.prefix), uses };
+        let mut found = Ports { directive: format!("{}_pass", self.prefix), at: None, uses };
         match &pass.to {
             To::Written { group, .. } => found.add_group(group),
             To::Variables(template, span) => {
@@ -72,10 +72,10 @@ impl Conf {
     }
 }
 
-/// Adds what connections of a directive to the servers of a group need, outside of locations.
-pub(crate) fn add_ports_of_group(directive: &str, group: &Group, uses: &mut Uses) {
+/// Adds what connections of a directive at this position to the servers of a group need, outside of locations.
+pub(crate) fn add_ports_of_group(directive: &str, at: &Span, group: &Group, uses: &mut Uses) {
     uses.connects(NAME_SERVER_PORT);
-    Ports { directive: directive.to_owned(), uses }.add_group(group);
+    Ports { directive: directive.to_owned(), at: Some(at), uses }.add_group(group);
 }
 
 /// Adds the ports of a local address with variables: those of its known values. If only a request determines the address, all ports
@@ -104,6 +104,8 @@ fn add_local_ports(template: &Template, http: &Http, uses: &mut Uses) {
 /// The ports of one directive.
 struct Ports<'a> {
     directive: String,
+    /// Its position, for servers that have none of their own.
+    at: Option<&'a Span>,
     uses: &'a mut Uses,
 }
 
@@ -125,6 +127,7 @@ impl Ports<'_> {
     }
 
     fn add_socket(&mut self, path: PathBuf, position: Option<&Span>) {
+        let position = position.or(self.at);
         self.uses.add(&self.directive, position, UsedPath::fixed(&path, FileUse::Connect));
     }
 
