@@ -226,7 +226,7 @@ impl Daemon {
         dir.write("conf/a.pem", certificate);
         dir.write("conf/a.key", key);
         // With many connections a visitor needs longer until it continues one of them.
-        let times = "client_header_timeout 10m; keepalive_timeout 10m; send_timeout 10m;";
+        let times = "client_header_timeout 10m; send_timeout 10m;";
         let text = conf(2, &format!("limit_rate {rate}; {times} {}", directives("here")))
             .replace("127.0.0.1:0", &format!("127.0.0.1:{port}"))
             .replace(
