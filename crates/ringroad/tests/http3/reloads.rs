@@ -355,6 +355,15 @@ impl Visitor {
     }
 }
 
+/// Sets a flag when it is dropped.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// Downloads and small requests of more than a hundred connections, through a reload in place, an upgrade of the binary, and the end of an upgrade
 /// that was taken back: no request fails, and no connection is lost. `RINGROAD_TEST_CONNECTIONS` sets another number of connections.
 #[test]
@@ -377,6 +386,8 @@ fn connections_survive_a_reload_and_upgrades_of_the_binary() {
             while !visitors.iter_mut().fold(true, |all, visitor| visitor.finish() & all) {}
         };
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(visit)).collect();
+        // The scope waits for the visitors, also after a failure.
+        let _end = SetAtEnd(&is_done);
         let ended = || threads.iter().any(|thread| thread.is_finished());
         let wait_for_requests = |more: usize| {
             let wanted = requests.load(Ordering::SeqCst) + more;
@@ -401,6 +412,5 @@ fn connections_survive_a_reload_and_upgrades_of_the_binary() {
         signal_process(old, Signal::QUIT).expect("it runs");
         daemon.wait("the end of the old master", || !is_alive(old));
         wait_for_requests(200);
-        is_done.store(true, Ordering::SeqCst);
     });
 }
