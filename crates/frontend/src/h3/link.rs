@@ -38,6 +38,7 @@ impl Link for Http3Link {
         &self.shared.thread
     }
 
+    // A stream of HTTP/3 needs no preparation.
     fn begin_response(&self, _: &Request) {}
 
     fn send(&self, head: &[u8], ends: bool) -> Result<(), Errno> {
@@ -47,6 +48,7 @@ impl Link for Http3Link {
     }
 
     fn send_complete(&self, head_len: usize, mut data: Segments) -> Result<(usize, bool), Errno> {
+        // The header section is compressed, so it is copied; the body is not.
         let has_body = data.len() > head_len;
         let head: Vec<u8> = data.parts().flat_map(|part| part.bytes()).copied().take(head_len).collect();
         let head_bytes = self.shared.push_head(&self.stream, &head, !has_body)?;

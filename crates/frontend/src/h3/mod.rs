@@ -9,6 +9,13 @@
 //! ```
 //! The task begins before the handshake. [`shared`] is the state common to the tasks, [`stream`] one request, [`link`] its interface for
 //! `streams`, which has the code common to HTTP/2 and HTTP/3. `http::h3` implements the protocol itself.
+//!
+//! ```text
+//!   first packet --> handshake ----------- complete ----------> check of the client --> session --> GOAWAY --> closed
+//!                        `--> early data, address proved --------------^
+//! ```
+//! A session that begins with early data is the same as any other. Only its handshake has a time limit of its own, and `$ssl_early_data` is `1`
+//! until that handshake is complete.
 
 mod link;
 mod shared;
@@ -307,7 +314,7 @@ impl Http3Driver {
         }
     }
 
-    /// Handles the end of the handshake.
+    /// Handles the end of the handshake: the client has proved its address, by whatever packets. The session may have begun before.
     fn complete_handshake(&mut self) {
         self.is_handshaking.set(false);
         self.connection.note_validated();
@@ -694,6 +701,7 @@ impl Http3Driver {
         let (header_timeout, keepalive_timeout) =
             (reading.client_header_timeout, keepalive.keepalive_timeout);
         let now = rt::now();
+        // Early data of a client that never completes its handshake must not hold the connection.
         if self.shared.is_none() || self.is_handshaking.get() {
             let until = self.info.opened + header_timeout;
             return if now >= until {

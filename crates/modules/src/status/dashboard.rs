@@ -167,7 +167,8 @@ fn peers(request: &Request) -> Value {
     peers.collect()
 }
 
-/// Returns the servers of `stream` that have had sessions.
+/// Returns the servers of `stream` that have had sessions. As for locations, the page computes the rates from the difference of two
+/// snapshots.
 fn sessions(request: &Request) -> Value {
     let counted = &request.conn.thread.shared.session_traffic;
     let zones = request.config().section(Section::Stream).of::<SessionZones>().all().iter();

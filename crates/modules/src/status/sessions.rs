@@ -1,6 +1,10 @@
 //! The status zones of `stream`: sessions are counted by server, if a block of `http` shows the numbers.
 //!
-//! The name of a zone is that in `status_zone`, else the first name of the server, else its first address.
+//! The name of a zone is that in `status_zone`, else the first name of the server, else its first address. Servers with the same name
+//! have one zone, as for requests.
+//!
+//! A session is counted when it ends, so a tunnel that is open for days appears late. The counters of a name continue after a
+//! reload; those of a name that the configuration does not have any more are removed.
 
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
@@ -78,6 +82,7 @@ fn make(stream: &Http, _: &mut Vec<Error>) -> Result<(), Error> {
         let zone =
             name_of(stream, ServerId(number as u32)).map(|server| Zone { server, location: "".into() });
         let index = zone.map(|zone| {
+            // A name that is already known has its index.
             let next = zones.all.len() as u32;
             let index = *zones.indices.entry(zone.clone()).or_insert(next);
             if index == next {
