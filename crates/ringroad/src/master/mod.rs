@@ -560,6 +560,10 @@ impl Master {
         if self.phase == Phase::Ending {
             return;
         }
+        // An upgrade that is taken back: the workers of the old binary get new connections of QUIC again, while those of this binary finish.
+        if self.predecessor.as_ref().is_some_and(Predecessor::lives) {
+            self.cycle.listeners.steer(1 - self.bank, &self.cycle.log);
+        }
         let limit = self.cycle.site.settings.shutdown_timeout;
         self.end_workers(&ToWorker::Quit(limit), limit.map(|limit| limit + QUIT_GRACE));
         // No process accepts connections any more: clients must be refused instead of waiting in the accept queue.

@@ -281,6 +281,36 @@ impl Drop for Daemon {
     }
 }
 
+/// While the new binary of an upgrade that is taken back finishes its connections, the old one gets the new connections.
+#[test]
+fn an_upgrade_that_is_taken_back_refuses_no_connection() {
+    let content = Content::new(7, 300 << 10);
+    let daemon = Daemon::start(content, 60_000);
+    let (_, new) = daemon.upgrade();
+    let deadline = Deadline::default();
+    let mut slow = loop {
+        let mut client = Client::connect(daemon.address);
+        let id = client.send("GET", "/large.bin", &[], None);
+        if client.wait_for_head(id) == 200 {
+            break (client, id);
+        }
+        assert!(deadline.left().is_some(), "no connection\n{}", daemon.log());
+    };
+    signal_process(new, Signal::QUIT).expect("it runs");
+    daemon.wait("the shutdown", || daemon.log().contains("gracefully shutting down"));
+    let began = Instant::now();
+    // Longer than first packets are dropped instead of refused.
+    while began.elapsed() < Duration::from_secs(2) {
+        let mut client = Client::with(daemon.address, Options::default());
+        assert!(client.lost.is_none(), "{:?}\n{}", client.lost, daemon.log());
+        assert_eq!(client.get("/version").text(), "here");
+        slow.0.drive_for(Duration::from_millis(50));
+    }
+    assert!(is_alive(new), "it finishes its download");
+    assert_eq!(slow.0.reply(slow.1).body.len(), 300 << 10);
+    daemon.wait("the end of the new binary", || !is_alive(new));
+}
+
 /// A client that downloads a file again and again, and sends small requests meanwhile. It opens another connection after a GOAWAY frame.
 struct Visitor {
     address: SocketAddr,
@@ -368,7 +398,8 @@ impl Drop for SetAtEnd<'_> {
 /// that was taken back: no request fails, and no connection is lost. `RINGROAD_TEST_CONNECTIONS` sets another number of connections.
 #[test]
 fn connections_survive_a_reload_and_upgrades_of_the_binary() {
-    const THREADS: usize = 8;
+    // A thread that continues many connections in turn would leave each of them silent for too long.
+    const VISITORS_PER_THREAD: usize = 13;
     let connections = std::env::var("RINGROAD_TEST_CONNECTIONS")
         .map_or(104_usize, |count| count.parse().expect("a number"));
     let (len, content) = (300 << 10, Content::new(7, 300 << 10));
@@ -378,14 +409,14 @@ fn connections_survive_a_reload_and_upgrades_of_the_binary() {
     std::thread::scope(|scope| {
         let visit = || {
             let mut visitors: Vec<Visitor> =
-                (0..connections / THREADS).map(|_| Visitor::new(daemon.address, content, len)).collect();
+                (0..VISITORS_PER_THREAD).map(|_| Visitor::new(daemon.address, content, len)).collect();
             while !is_done.load(Ordering::SeqCst) {
                 let done = visitors.iter_mut().map(Visitor::step).sum();
                 requests.fetch_add(done, Ordering::SeqCst);
             }
             while !visitors.iter_mut().fold(true, |all, visitor| visitor.finish() & all) {}
         };
-        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(visit)).collect();
+        let threads: Vec<_> = (0..connections / VISITORS_PER_THREAD).map(|_| scope.spawn(visit)).collect();
         // The scope waits for the visitors, also after a failure.
         let _end = SetAtEnd(&is_done);
         let ended = || threads.iter().any(|thread| thread.is_finished());
