@@ -260,8 +260,11 @@ fn module_of_nginx(bench: &Bench) -> Result<String, String> {
 
 /// Returns the first bytes of a client of TLS that names its server.
 fn client_hello() -> Result<Vec<u8>, Failure> {
-    let session = super::tls::client(false)?.session("", "www.example.com");
-    Ok(session.map_err(|error| Failure::Other(format!("TLS: {error}")))?.output())
+    let failed = |error| Failure::Other(format!("TLS: {error}"));
+    let mut session = super::tls::client(false)?.session("", "www.example.com").map_err(failed)?;
+    // The first step of a client makes its first message.
+    session.read(&mut [], &mut |_| {}).map_err(failed)?;
+    Ok(session.output())
 }
 
 /// Returns the configuration of a server that passes TCP and UDP of its port to these ports.
@@ -376,6 +379,13 @@ fn finding(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_client_hello_is_a_record_with_the_name_of_its_server() {
+        let hello = client_hello().expect("a client of TLS");
+        assert_eq!(hello[0], 0x16);
+        assert!(hello.windows(15).any(|bytes| bytes == b"www.example.com"), "{hello:?}");
+    }
 
     #[test]
     fn the_servers_have_the_same_configuration_but_engine_and_module() {
