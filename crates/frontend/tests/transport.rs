@@ -132,17 +132,6 @@ impl Outlet for Frames<'_> {
         panic!("files are read")
     }
 
-    fn poll_file_now(
-        &mut self,
-        context: &mut Context<'_>,
-        part: &FilePart<'_>,
-        _: bool,
-    ) -> Poll<Result<Result<u32, Errno>, SendError>> {
-        self.poll_file(context, part)
-    }
-
-    fn set_cork(&self, _: bool) {}
-
     fn poll_end(&mut self, context: &mut Context<'_>, trailers: &Trailers) -> Poll<Result<(), SendError>> {
         std::task::ready!(self.poll_taken(context))?;
         self.got.trailers = trailers.to_vec();

@@ -4,7 +4,6 @@ use std::task::{Context, Poll};
 
 use io::Errno;
 use io::segments::Source;
-use rt::net::FilePart;
 use transfer::body::outlet::{Follows, SendError, Trailers};
 use transfer::body::{BodyError, Outlet};
 
@@ -38,10 +37,6 @@ impl Memory {
 const TOO_LONG: SendError = SendError::Closed(Errno::FBIG);
 
 impl Outlet for Memory {
-    fn accepts_files(&self) -> bool {
-        false
-    }
-
     fn chunk_bytes(&self) -> Option<u64> {
         None
     }
@@ -73,25 +68,6 @@ impl Outlet for Memory {
     fn poll_space(&mut self, _: &mut Context<'_>, wanted: u64) -> Poll<Result<u64, SendError>> {
         Poll::Ready(Ok(wanted.max(1)))
     }
-
-    fn poll_file(
-        &mut self,
-        _: &mut Context<'_>,
-        _: &FilePart<'_>,
-    ) -> Poll<Result<Result<u32, Errno>, SendError>> {
-        Poll::Ready(Ok(Err(Errno::OPNOTSUPP)))
-    }
-
-    fn poll_file_now(
-        &mut self,
-        _: &mut Context<'_>,
-        _: &FilePart<'_>,
-        _: bool,
-    ) -> Poll<Result<Result<u32, Errno>, SendError>> {
-        Poll::Ready(Ok(Err(Errno::OPNOTSUPP)))
-    }
-
-    fn set_cork(&self, _: bool) {}
 
     fn poll_end(&mut self, _: &mut Context<'_>, _: &Trailers) -> Poll<Result<(), SendError>> {
         self.check()

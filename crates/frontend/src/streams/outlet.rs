@@ -9,10 +9,9 @@
 
 use std::task::{Context, Poll, ready};
 
+use io::Segments;
 use io::segments::{SEGMENTS_MAX, Source};
-use io::{Errno, Segments};
 use rt::Timer;
-use rt::net::FilePart;
 
 use crate::streams::{Link, head};
 use crate::wire::ProgressTimeout;
@@ -138,10 +137,6 @@ impl<'a, L: Link> StreamOutlet<'a, L> {
 const READ_MIN: u64 = 4 << 10;
 
 impl<L: Link> Outlet for StreamOutlet<'_, L> {
-    fn accepts_files(&self) -> bool {
-        false
-    }
-
     fn copies(&self) -> bool {
         true
     }
@@ -192,25 +187,6 @@ impl<L: Link> Outlet for StreamOutlet<'_, L> {
         let room = ready!(self.progress_timeout.follow_from(context, self.timer, polled, first, progress))?;
         Poll::Ready(Ok(room.max(READ_MIN.min(wanted))))
     }
-
-    fn poll_file(
-        &mut self,
-        _: &mut Context<'_>,
-        _: &FilePart<'_>,
-    ) -> Poll<Result<Result<u32, Errno>, SendError>> {
-        Poll::Ready(Ok(Err(Errno::OPNOTSUPP)))
-    }
-
-    fn poll_file_now(
-        &mut self,
-        context: &mut Context<'_>,
-        part: &FilePart<'_>,
-        _: bool,
-    ) -> Poll<Result<Result<u32, Errno>, SendError>> {
-        self.poll_file(context, part)
-    }
-
-    fn set_cork(&self, _: bool) {}
 
     fn poll_end(&mut self, context: &mut Context<'_>, trailers: &Trailers) -> Poll<Result<(), SendError>> {
         if self.end.is_none() && !self.has_ended {

@@ -131,10 +131,12 @@ async fn exchange(collector: &Collector, request: &mut Request, batch: &Batch) -
         let mut values = reply.head.head().named(reply.head.raw(), name);
         values.next().map(<[u8]>::to_vec)
     };
-    let (in_head, retry_after) =
-        (GrpcStatus { code: field(b"grpc-status"), ..GrpcStatus::default() }, field(b"retry-after"));
-    let in_head =
-        GrpcStatus { message: field(b"grpc-message"), details: field(b"grpc-status-details-bin"), ..in_head };
+    let retry_after = field(b"retry-after");
+    let in_head = GrpcStatus {
+        code: field(b"grpc-status"),
+        message: field(b"grpc-message"),
+        details: field(b"grpc-status-details-bin"),
+    };
     if status != 200 {
         return Ok(refused(status, retry_after.as_deref()));
     }
@@ -245,7 +247,7 @@ fn accepted(message: &[u8]) -> Exported {
 }
 
 /// The status of a call.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct GrpcStatus {
     code: Option<Vec<u8>>,
     message: Option<Vec<u8>>,

@@ -34,7 +34,9 @@ pub enum Follows {
 pub trait Outlet {
     /// Whether ranges of files may be sent with [`Outlet::poll_file`]. This is impossible if bytes are framed or
     /// encrypted.
-    fn accepts_files(&self) -> bool;
+    fn accepts_files(&self) -> bool {
+        false
+    }
 
     /// Whether a flush only copies the added bytes, and their copy is sent later. Bytes that are read after the flush are
     /// then in time, and still in the CPU cache when they are copied.
@@ -71,9 +73,11 @@ pub trait Outlet {
     /// accept files.
     fn poll_file(
         &mut self,
-        context: &mut Context<'_>,
-        part: &FilePart<'_>,
-    ) -> Poll<Result<Result<u32, Errno>, SendError>>;
+        _: &mut Context<'_>,
+        _: &FilePart<'_>,
+    ) -> Poll<Result<Result<u32, Errno>, SendError>> {
+        Poll::Ready(Ok(Err(Errno::OPNOTSUPP)))
+    }
 
     /// As [`Outlet::poll_file`], for resident bytes, with a system call of this thread. Added bytes are sent before
     /// them, with `together` in the same packet.
@@ -81,8 +85,10 @@ pub trait Outlet {
         &mut self,
         context: &mut Context<'_>,
         part: &FilePart<'_>,
-        together: bool,
-    ) -> Poll<Result<Result<u32, Errno>, SendError>>;
+        _together: bool,
+    ) -> Poll<Result<Result<u32, Errno>, SendError>> {
+        self.poll_file(context, part)
+    }
 
     /// Whether the bytes of pipes may be sent with [`Outlet::poll_splice`], for a body of any length.
     fn accepts_pipes(&self) -> bool {
@@ -95,7 +101,7 @@ pub trait Outlet {
     }
 
     /// Sets whether partial packets are held back while ranges of files are sent (`tcp_nopush`).
-    fn set_cork(&self, on: bool);
+    fn set_cork(&self, _on: bool) {}
 
     /// Sends the added bytes and ends the body. `trailers` follow if the client accepts them.
     fn poll_end(&mut self, context: &mut Context<'_>, trailers: &Trailers) -> Poll<Result<(), SendError>>;
