@@ -314,18 +314,25 @@ impl Ring {
         let index = u64::from(tail & at(thread, submission_mask));
         thread.write(self.entries + index * ENTRY, &entry.encode());
         thread.write(self.queues + submission_tail, &tail.wrapping_add(1).to_ne_bytes());
-        // IORING_ENTER_GETEVENTS: waits for one completion.
-        let entered = thread.call(IO_URING_ENTER, &[self.fd, 1, 1, 1, 0, 0]);
+        let entered = thread.call(IO_URING_ENTER, &[self.fd, 1, 0, 0, 0, 0]);
         assert_eq!(entered, Ok(1), "one operation is submitted");
-        let (head, tail) = (at(thread, completion_head), at(thread, completion_tail));
-        let slot = |number: u32| {
-            let mask = at(thread, self.layout.completion_mask);
-            self.queues + self.layout.completions + u64::from(number & mask) * COMPLETION
+        let mask = at(thread, self.layout.completion_mask);
+        let slot =
+            |number: u32| self.queues + self.layout.completions + u64::from(number & mask) * COMPLETION;
+        let deadline = Deadline::default();
+        let (head, own) = loop {
+            let (head, tail) = (at(thread, completion_head), at(thread, completion_tail));
+            let count = tail.wrapping_sub(head);
+            let mut numbers = (0..count).map(|number| head.wrapping_add(number));
+            let is_own = |number: &u32| u64::from_ne_bytes(thread.read(slot(*number))) == USER_DATA;
+            if let Some(own) = numbers.find(is_own) {
+                break (head, own);
+            }
+            assert!(deadline.left().is_some(), "operation {} has not completed", entry.opcode);
+            // IORING_ENTER_GETEVENTS: waits for one completion more than there are, which can be those of the process.
+            let waited = thread.call(IO_URING_ENTER, &[self.fd, 0, u64::from(count) + 1, 1, 0, 0]);
+            assert_eq!(waited, Ok(0), "no operation is submitted");
         };
-        let mut numbers = (0..tail.wrapping_sub(head)).map(|count| head.wrapping_add(count));
-        let is_own = |number: &u32| u64::from_ne_bytes(thread.read(slot(*number))) == USER_DATA;
-        let own =
-            numbers.find(is_own).unwrap_or_else(|| panic!("operation {} has not completed", entry.opcode));
         let completion: [u8; COMPLETION as usize] = thread.read(slot(own));
         // The process must not see this completion: the first completion moves into its slot, and is then the next one.
         let first: [u8; COMPLETION as usize] = thread.read(slot(head));

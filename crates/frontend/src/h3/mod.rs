@@ -60,8 +60,9 @@ use telemetry::{Level, Reason};
 /// Maximum number of requests started in a row; then packets are sent and other connections get their turn.
 const REQUESTS_IN_A_ROW: usize = 64;
 
-/// Maximum time for the client to receive the first GOAWAY; after it new streams are not served.
-const GOAWAY_WAIT_MAX: Duration = Duration::from_secs(1);
+/// Time for the client to receive the first GOAWAY; after it new streams are not served. It is not derived from the round-trip time, which
+/// says nothing about how long the program of the client takes: a request after a handshake just completed would be refused.
+const GOAWAY_WAIT: Duration = Duration::from_secs(1);
 
 /// Minimum time for the client to acknowledge the last responses before the connection is closed.
 const DELIVERY_TIME: Duration = Duration::from_secs(60);
@@ -564,7 +565,7 @@ impl Http3Driver {
         }
         let is_leaving = if self.is_first { shared.thread.is_draining() } else { shared.thread.is_leaving() };
         if self.end == EndProgress::Open && (shared.is_ending.get() || is_leaving) {
-            self.end = EndProgress::Announced(rt::now() + GOAWAY_WAIT_MAX.min(self.round_trip() * 2));
+            self.end = EndProgress::Announced(rt::now() + GOAWAY_WAIT);
             shared.with(|state| state.session.announce_end(&mut state.out));
         }
         if let EndProgress::Announced(until) = self.end
@@ -600,11 +601,6 @@ impl Http3Driver {
         if std::mem::replace(&mut self.peer, peer) != peer {
             self.connection.endpoint.thread.tally.count_quic(QuicEvent::Migration);
         }
-    }
-
-    /// Returns the measured round-trip time.
-    fn round_trip(&self) -> Duration {
-        self.connection.proto.borrow().rtt()
     }
 
     /// Sends the final GOAWAY; streams from its ID on are not served.
