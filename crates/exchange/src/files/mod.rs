@@ -14,7 +14,8 @@ use std::path::Path;
 
 pub use changes::{ChangePath, CopyError, copy_bytes, dress, open_below, temp_name};
 pub use open::{
-    OpenDirectory, disk, open, open_by_engine, open_directory, stat_anywhere, stat_path, try_open,
+    OpenDirectory, disk, open, open_anywhere, open_by_engine, open_directory, stat_anywhere, stat_path,
+    try_open,
 };
 pub use paths::{is_alias_undefined, path_of, prepend_directory, root_len, root_of, set_found_below_alias};
 pub use site::settings::files::{Links, Opening};

@@ -446,6 +446,12 @@ pub(super) async fn open_retrying(
 /// Maximum number of attempts to open a path that changes concurrently; more changes would be an attack.
 const OPEN_TRIES: u32 = 8;
 
+/// Opens a file at a configured path for reading, inside or outside the root.
+pub async fn open_anywhere(path: &[u8], disk: Disk) -> Result<rt::File, Errno> {
+    let path = CString::new(path).map_err(|_| Errno::NOENT)?;
+    open_retrying(None, &path, how(Rules::default(), OFlags::RDONLY), disk).await
+}
+
 /// Returns the attributes of a file at a configured path, inside or outside the root.
 pub async fn stat_anywhere(request: &Request, path: &[u8]) -> Result<Stat, Errno> {
     let rules = Rules { beneath: None, ..rules(request, path) };

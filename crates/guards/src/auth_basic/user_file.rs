@@ -3,14 +3,12 @@
 //! The file is read for each request, through the engine. So a changed line takes effect immediately, as in nginx, and
 //! no thread waits for the disk. Only a piece of the file is in memory at a time.
 
-use std::ffi::CString;
 use std::fmt;
 
 use io::facts::DeviceId;
-use io::op::OpenHow;
 use io::{Disk, Errno};
-use rustix::fs::OFlags;
 
+use exchange::files;
 use exchange::request::Request;
 use transfer::body::choose;
 
@@ -19,9 +17,6 @@ const PIECE: usize = 4 << 10;
 
 /// Maximum length in bytes of a stored password, as in nginx; all formats are much shorter.
 const PASSWORD_LEN_MAX: usize = 2048;
-
-/// Maximum number of attempts to open a file, if signals interrupt them.
-const OPEN_TRIES: u32 = 8;
 
 /// The reason why a file could not be searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +47,7 @@ pub(super) async fn find(
     // The configuration directory may be on another device than `root`, so the operation is counted for no device.
     let via = choose::path_engine(request.scope().core.sending.aio, &rt::caps());
     let disk = Disk { device: DeviceId::default(), via };
-    let file = open(path, disk).await.map_err(FileError::Open)?;
+    let file = files::open_anywhere(path, disk).await.map_err(FileError::Open)?;
     let mut search = Search::new(user);
     let mut offset = 0;
     let mut buf = request.wait_for_buffer(PIECE).await.ok_or(FileError::NoMemory)?;
@@ -67,22 +62,6 @@ pub(super) async fn find(
             return Ok(Some(found));
         }
         offset += count as u64;
-    }
-}
-
-/// Opens the file for reading.
-async fn open(path: &[u8], disk: Disk) -> Result<rt::File, Errno> {
-    let path = CString::new(path).map_err(|_| Errno::NOENT)?;
-    // Without O_NONBLOCK the open of a FIFO would wait for a writer.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
-    let mut tries = OPEN_TRIES;
-    loop {
-        tries -= 1;
-        match rt::File::open(None, path.clone(), how, disk).await {
-            Err(Errno::INTR) if tries > 0 => {}
-            opened => return opened,
-        }
     }
 }
 

@@ -3,16 +3,13 @@
 //! A file is opened for each request, so that a new key takes effect immediately; its text is parsed again only after a change.
 //! `auth_jwt_key_cache` omits both for some time. A set that cannot be loaded is never replaced by an older one.
 
-use std::ffi::CString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use io::facts::{DeviceId, Stat};
-use io::op::OpenHow;
 use io::{Disk, Errno};
 use jose::KeySet;
 use jose::key::KEY_SET_LEN_MAX;
-use rustix::fs::OFlags;
 
 use exchange::files;
 use exchange::filter;
@@ -27,9 +24,6 @@ use transfer::body::choose;
 
 /// Number of bytes per read.
 const PIECE: usize = 16 << 10;
-
-/// Maximum number of attempts to open a file, if signals interrupt them.
-const OPEN_TRIES: u32 = 8;
 
 /// Maximum number of key sets that a directive with variables holds in memory.
 const SETS_MAX: usize = 64;
@@ -212,7 +206,7 @@ async fn try_read(
     let failed = |call: &'static str| move |errno: Errno| (call, errno);
     let via = choose::path_engine(request.scope().core.sending.aio, &rt::caps());
     let disk = Disk { device: DeviceId::default(), via };
-    let file = open(path, disk).await.map_err(failed("open()"))?;
+    let file = files::open_anywhere(path, disk).await.map_err(failed("open()"))?;
     let stat = file.stat(disk).await.map_err(failed("fstat()"))?;
     let version = FileVersion::of(&stat);
     if let Some(set) = version.as_ref().and_then(|version| source.unchanged(path, version)) {
@@ -227,22 +221,6 @@ async fn try_read(
             0 => return Ok(KeyText::New(text, version)),
             _ if text.len() > KEY_SET_LEN_MAX => return Err(("pread()", Errno::FBIG)),
             count => text.extend_from_slice(&buf[..count]),
-        }
-    }
-}
-
-/// Opens a file for reading.
-async fn open(path: &[u8], disk: Disk) -> Result<rt::File, Errno> {
-    let path = CString::new(path).map_err(|_| Errno::NOENT)?;
-    // Without O_NONBLOCK the open of a FIFO would wait for a writer.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
-    let mut tries = OPEN_TRIES;
-    loop {
-        tries -= 1;
-        match rt::File::open(None, path.clone(), how, disk).await {
-            Err(Errno::INTR) if tries > 0 => {}
-            opened => return opened,
         }
     }
 }

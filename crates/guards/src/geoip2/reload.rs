@@ -13,20 +13,18 @@
 //! the new content replaces it
 //! ```
 
-use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use io::facts::{DeviceId, Stat};
-use io::op::OpenHow;
 use io::{Disk, Errno};
-use rustix::fs::OFlags;
 
 use super::Conf;
 use super::database::{self, BYTES_MAX, Bytes, Database};
 use exchange::error_log;
+use exchange::files;
 use exchange::request::ThreadConfig;
 use exchange::thread::Thread;
 use telemetry::{Level, Reason};
@@ -95,12 +93,8 @@ async fn check(database: &Database, seen: &mut Option<Seen>) -> Result<bool, Str
     let failed = |call: &'static str| move |errno: Errno| format!("{call} failed ({})", Reason(errno));
     let via = choose::path_engine(Aio::Unset, &rt::caps());
     let disk = Disk { device: DeviceId::default(), via };
-    let path = CString::new(database.path.as_os_str().as_bytes());
-    let path = path.map_err(|_| failed("open()")(Errno::NOENT))?;
-    // Without O_NONBLOCK the open of a FIFO would wait for a writer.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
-    let file = rt::File::open(None, path, how, disk).await.map_err(failed("open()"))?;
+    let path = database.path.as_os_str().as_bytes();
+    let file = files::open_anywhere(path, disk).await.map_err(failed("open()"))?;
     let stat = file.stat(disk).await.map_err(failed("fstat()"))?;
     let found = seen_of(&stat);
     if *seen == Some(found) {
