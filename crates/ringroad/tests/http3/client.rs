@@ -24,6 +24,10 @@ use rustls::{DigitallySignedStruct, SignatureScheme};
 /// Time limit of every wait.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// The code of the end of a connection without an error, and of a request that the client may repeat on another connection (RFC 9114 section 8.1).
+const NO_ERROR: u32 = 0x100;
+const REQUEST_REJECTED: u64 = 0x10b;
+
 /// Settings of a client.
 #[derive(Clone)]
 pub(crate) struct Options {
@@ -313,7 +317,7 @@ impl Client {
 
     /// Ends the connection.
     pub(crate) fn close(&mut self) {
-        self.connection.close(Instant::now(), VarInt::from_u32(0x100), bytes::Bytes::new());
+        self.connection.close(Instant::now(), VarInt::from_u32(NO_ERROR), bytes::Bytes::new());
         self.transmit();
     }
 
@@ -324,6 +328,26 @@ impl Client {
         let (status, received) = (reply.status, reply.body.len());
         assert!(self.is_over(id), "{:?}: status {status}, {received} bytes", self.lost);
         self.exchanges.remove(&id).expect("an open stream").reply
+    }
+
+    /// Waits for a response. `None` if the server has refused the request.
+    pub(crate) fn reply_unless_refused(&mut self, id: StreamId) -> Option<Reply> {
+        self.drive_until(|client| client.is_over(id) || client.lost.is_some());
+        if self.is_refused(id) { None } else { Some(self.reply(id)) }
+    }
+
+    /// Whether the server has not begun a request that was sent after its GOAWAY frame: its client may repeat it on another connection (RFC 9114
+    /// section 5.2).
+    pub(crate) fn is_refused(&self, id: StreamId) -> bool {
+        let reply = &self.exchanges[&id].reply;
+        reply.reset == Some(REQUEST_REJECTED) || self.is_ended() && !reply.is_complete && reply.status == 0
+    }
+
+    /// Whether the server has ended the connection, without an error, after a GOAWAY frame.
+    pub(crate) fn is_ended(&self) -> bool {
+        let is_closed = matches!(&self.lost, Some(ConnectionError::ApplicationClosed(close))
+            if close.error_code == VarInt::from_u32(NO_ERROR));
+        is_closed && !self.goaways.is_empty()
     }
 
     /// Waits until the header section of a response was received.
