@@ -4,6 +4,7 @@
 //! cargo rustc --release --> ringroad --objcopy--> ringroad (stripped) + ringroad.debug, with the same build ID
 //! ```
 
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -81,6 +82,28 @@ pub(super) fn make(source: &Source, work: &Path) -> Result<Program, Failure> {
 /// it, and linkers have different defaults. PCRE2 is linked statically, like all other libraries of crates.
 fn for_a_package(cargo: &mut Command) {
     cargo.args(["--", "-Clink-arg=-Wl,--build-id=sha1"]).envs(PATHS).env("PCRE2_SYS_STATIC", "1");
+    without_directories(cargo);
+}
+
+/// Replaces the directories of the sources in messages of panics and in symbols, so that builds in other directories are the same.
+fn without_directories(cargo: &mut Command) {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let root = Some(workspace::root());
+    // The last matching prefix applies, so a target directory within the sources is named last.
+    let replaced = [(home, "/cargo"), (root, "/ringroad"), (target, "/target")];
+    let replaced = replaced.iter().filter_map(|(path, name)| Some((path.as_ref()?.display(), name)));
+    let (mut rust, mut c) = (String::new(), String::new());
+    for (path, name) in replaced {
+        let _ = write!(rust, " --remap-path-prefix={path}={name}");
+        let _ = write!(c, " -ffile-prefix-map={path}={name}");
+    }
+    for (variable, flags) in [("RUSTFLAGS", rust), ("CFLAGS", c.clone()), ("CXXFLAGS", c)] {
+        let set = cargo.get_envs().find(|(name, _)| *name == variable).and_then(|(_, value)| value);
+        let set = set.map(ToOwned::to_owned).or_else(|| std::env::var_os(variable)).unwrap_or_default();
+        cargo.env(variable, format!("{}{flags}", set.display()).trim_start());
+    }
 }
 
 /// Makes a release build.

@@ -7,6 +7,7 @@
 //! | Debian packages, an RPM package, an OCI image | [`deb`], [`rpm`], [`image`] |
 //! | the list of linked crates, as a page and as a bill of materials (SBOM) | [`sbom`] |
 //! | release notes and Debian's changelog, from `CHANGELOG.md` | [`notes`] |
+//! | a comparison of two builds | [`reproduce`] |
 //!
 //! All steps use tools of the distribution (dpkg-deb, rpmbuild, buildah). If a tool is missing, the error names its package. The
 //! reasons for this design are in `docs/decisions/0066-packages-by-the-tools-of-the-distributions.md`.
@@ -15,6 +16,7 @@ mod binary;
 mod deb;
 mod image;
 mod notes;
+pub(crate) mod reproduce;
 mod rpm;
 mod sbom;
 mod stage;
