@@ -316,7 +316,8 @@ async fn run(conf: &Conf, session: &mut Session) -> SessionStep {
     };
     let settings = settings(conf, &destination.target_parts.host, session);
     SessionStep::End(match session.datagrams {
-        Some(_) => upstream::datagrams::pass(session, &target, &settings, conf.datagrams).await,
+        // Boxed, so that sessions of TCP do not have the memory for it.
+        Some(_) => Box::pin(upstream::datagrams::pass(session, &target, &settings, conf.datagrams)).await,
         None => upstream::stream::pass(session, &target, &settings).await,
     })
 }

@@ -1,8 +1,13 @@
 //! The few combinators of futures that a server needs.
+//!
+//! They are types, not asynchronous functions: such a function stores a future that is its argument twice, as the argument and as the
+//! variable that it polls, so that a few nested ones would need many times the memory of the innermost.
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
-use std::task::Poll;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
 
 use crate::reactor;
 
@@ -15,43 +20,118 @@ pub enum Either<A, B> {
     Right(B),
 }
 
+pin_project! {
+    /// The future of [`select`].
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Select<A, B> {
+        #[pin]
+        first: A,
+        #[pin]
+        second: B,
+    }
+}
+
 /// Waits for either of two futures and drops the other. If both are complete, returns the result of the first.
-pub async fn select<A: Future, B: Future>(first: A, second: B) -> Either<A::Output, B::Output> {
-    let mut first = pin!(first);
-    let mut second = pin!(second);
-    poll_fn(|context| {
-        if let Poll::Ready(output) = first.as_mut().poll(context) {
+pub fn select<A: Future, B: Future>(first: A, second: B) -> Select<A, B> {
+    Select { first, second }
+}
+
+impl<A: Future, B: Future> Future for Select<A, B> {
+    type Output = Either<A::Output, B::Output>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let both = self.project();
+        if let Poll::Ready(output) = both.first.poll(context) {
             return Poll::Ready(Either::Left(output));
         }
-        second.as_mut().poll(context).map(Either::Right)
-    })
-    .await
+        both.second.poll(context).map(Either::Right)
+    }
+}
+
+pin_project! {
+    /// The future of [`join`].
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Join<A: Future, B: Future> {
+        #[pin]
+        first: A,
+        #[pin]
+        second: B,
+        outputs: (Option<A::Output>, Option<B::Output>),
+    }
 }
 
 /// Waits for both futures, which make progress concurrently.
-pub async fn join<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::Output) {
-    let (mut first, mut second) = (pin!(first), pin!(second));
-    let (mut one, mut other) = (None, None);
-    poll_fn(|context| {
+pub fn join<A: Future, B: Future>(first: A, second: B) -> Join<A, B> {
+    Join { first, second, outputs: (None, None) }
+}
+
+impl<A: Future, B: Future> Future for Join<A, B> {
+    type Output = (A::Output, B::Output);
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let both = self.project();
+        let (one, other) = both.outputs;
         if one.is_none()
-            && let Poll::Ready(output) = first.as_mut().poll(context)
+            && let Poll::Ready(output) = both.first.poll(context)
         {
-            one = Some(output);
+            *one = Some(output);
         }
         if other.is_none()
-            && let Poll::Ready(output) = second.as_mut().poll(context)
+            && let Poll::Ready(output) = both.second.poll(context)
         {
-            other = Some(output);
+            *other = Some(output);
         }
         match (one.take(), other.take()) {
             (Some(one), Some(other)) => Poll::Ready((one, other)),
-            (left, right) => {
-                (one, other) = (left, right);
+            outputs => {
+                *both.outputs = outputs;
                 Poll::Pending
             }
         }
-    })
-    .await
+    }
+}
+
+pin_project! {
+    /// The future of [`try_join`].
+    #[must_use = "futures do nothing unless polled"]
+    pub struct TryJoin<A, B> {
+        #[pin]
+        first: A,
+        #[pin]
+        second: B,
+        is_done: (bool, bool),
+    }
+}
+
+/// Waits for both futures, which make progress concurrently, or for the first error; then the other is dropped.
+pub fn try_join<E, A, B>(first: A, second: B) -> TryJoin<A, B>
+where
+    A: Future<Output = Result<(), E>>,
+    B: Future<Output = Result<(), E>>,
+{
+    TryJoin { first, second, is_done: (false, false) }
+}
+
+impl<E, A, B> Future for TryJoin<A, B>
+where
+    A: Future<Output = Result<(), E>>,
+    B: Future<Output = Result<(), E>>,
+{
+    type Output = Result<(), E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), E>> {
+        let both = self.project();
+        let (first, second) = both.is_done;
+        if !*first && let Poll::Ready(result) = both.first.poll(context) {
+            result?;
+            *first = true;
+        }
+        if !*second && let Poll::Ready(result) = both.second.poll(context) {
+            result?;
+            *second = true;
+        }
+        if *first && *second { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
 }
 
 /// Waits for all of these futures, which make progress concurrently; returns their results in the same order. Suitable

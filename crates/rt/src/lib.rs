@@ -67,7 +67,9 @@ mod wheel;
 pub use buffers::{
     BufferRequest, buffer, buffers_are_awaited, buffers_are_scarce, buffers_ran_out, try_buffer,
 };
-pub use combine::{Either, join, join_all, select, yield_now, yield_to_ready};
+pub use combine::{
+    Either, Join, Select, TryJoin, join, join_all, select, try_join, yield_now, yield_to_ready,
+};
 pub use current::{
     caps, counters, fix_wall, now, observe_disks, observe_turns, pool, spawn, take_note, wake_all_tasks, wall,
 };
@@ -78,7 +80,7 @@ pub use helper_pool::{HelperPool, offload};
 pub use net::{ConnectError, ConnectOptions, Listener, Socket};
 pub use reactor::{Counters, LoopTurn, POLLS_PER_TURN, Runtime};
 pub use remote::RemoteHandle;
-pub use timer::{Elapsed, Sleep, SpareTimer, Timer, sleep_until};
+pub use timer::{Elapsed, Limit, Sleep, SpareTimer, Timer, sleep_until};
 
 /// Releases unused memory of this thread to the system; returns the number of bytes.
 pub fn trim() -> usize {

@@ -1,11 +1,13 @@
 //! Deadlines: a sleep, and the reusable timer of a connection, over the wheel of [`crate::timers`].
 
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
+
+use pin_project_lite::pin_project;
 
 use crate::executor::Waiter;
 use crate::reactor::{self, Reactor};
@@ -109,18 +111,35 @@ impl Timer {
 
     /// Returns the output of `future`, or [`Elapsed`] when the deadline passes first; then `future` is dropped. The
     /// deadline may be moved during the wait, through a clone. A timer supports one limit at a time.
-    pub async fn limit<F: Future>(&self, future: F) -> Result<F::Output, Elapsed> {
-        let mut future = pin!(future);
-        poll_fn(|context| match future.as_mut().poll(context) {
-            Poll::Ready(output) => Poll::Ready(Ok(output)),
-            Poll::Pending => self.poll_elapsed(context).map(Err),
-        })
-        .await
+    pub fn limit<F: Future>(&self, future: F) -> Limit<'_, F> {
+        Limit { timer: self, future }
     }
 
     /// Returns ready when the deadline has passed; for a hand-written future.
     pub fn poll_elapsed(&self, context: &Context<'_>) -> Poll<Elapsed> {
         self.0.0.poll_elapsed(context)
+    }
+}
+
+pin_project! {
+    /// The future of [`Timer::limit`].
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Limit<'t, F> {
+        timer: &'t Timer,
+        #[pin]
+        future: F,
+    }
+}
+
+impl<F: Future> Future for Limit<'_, F> {
+    type Output = Result<F::Output, Elapsed>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let limit = self.project();
+        match limit.future.poll(context) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending => limit.timer.poll_elapsed(context).map(Err),
+        }
     }
 }
 

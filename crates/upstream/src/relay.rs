@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use io::segments::Source;
 use io::{Buf, Errno, Fd, Segments};
 use rt::net::{Filled, Pipe, SPLICE_BYTES};
-use rt::{Either, Timer, join, select};
+use rt::{Timer, try_join};
 
 use exchange::cut_off;
 use exchange::reclaim::Stall;
@@ -147,7 +147,7 @@ impl Relay<'_> {
             splice_from: splice_from.filter(|_| limits.download_rate.is_none()),
             ..up
         };
-        let both = both_or_error(
+        let both = try_join(
             async {
                 up.pass(early).await?;
                 ended(Side::Client)
@@ -348,7 +348,8 @@ impl Direction<'_> {
         loop {
             if next.is_none() && self.splice_from.is_some_and(|splice_from| in_large >= splice_from) {
                 in_large = 0;
-                next = self.splice().await?;
+                // Boxed, as the slow sends are: most relays do not need these futures.
+                next = Box::pin(self.splice()).await?;
             }
             let received = match next.take() {
                 Some(received) => received,
@@ -380,7 +381,7 @@ impl Direction<'_> {
             in_large = if data.len() >= LARGE_MESSAGE { in_large + data.len() as u64 } else { 0 };
             match self.rate {
                 None => self.send(data).await?,
-                Some(rate) => self.send_slowly(rate, data).await?,
+                Some(rate) => Box::pin(self.send_slowly(rate, data)).await?,
             }
         }
     }
@@ -470,26 +471,6 @@ impl Direction<'_> {
         }
         Ok(())
     }
-}
-
-/// Waits for both, or for the first error.
-async fn both_or_error<E>(
-    one: impl Future<Output = Result<(), E>>,
-    other: impl Future<Output = Result<(), E>>,
-) -> Result<(), E> {
-    let failed: Cell<Option<E>> = Cell::new(None);
-    let event = rt::local::Event::new();
-    let note = |result: Result<(), E>| {
-        if let Err(error) = result {
-            failed.set(Some(error));
-            event.set();
-        }
-    };
-    let all = join(async { note(one.await) }, async { note(other.await) });
-    match select(all, event.wait()).await {
-        Either::Left(_) | Either::Right(()) => {}
-    }
-    failed.into_inner().map_or(Ok(()), Err)
 }
 
 #[cfg(test)]

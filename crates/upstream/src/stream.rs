@@ -164,7 +164,7 @@ impl Servers {
         Some(match target {
             Target::Group(group) => {
                 if group.awaits_names() {
-                    wait_resolved(session, conf, group).await;
+                    Box::pin(wait_resolved(session, conf, group)).await;
                 }
                 let key = group.key().map(|key| key.rendered(session)).unwrap_or_default();
                 Servers::Group(group.select(Ask { client: client_of(session.client()), key, session: None }))
@@ -173,7 +173,7 @@ impl Servers {
                 Servers::List([(address.clone(), name_of(address))].into())
             }
             Target::Dynamic { host, port } => {
-                let found = addresses(session, conf, session.client(), host, *port).await?;
+                let found = Box::pin(addresses(session, conf, session.client(), host, *port)).await?;
                 let named = found.map(|address| {
                     let address = PeerAddr::Inet(address);
                     let name = name_of(&address);
@@ -358,7 +358,8 @@ async fn connect(
         }
     };
     if let Some(secure) = settings.secure.clone() {
-        link = secured(session, settings, link, secure, record).await?;
+        // Boxed, because most sessions do not need this future.
+        link = Box::pin(secured(session, settings, link, secure, record)).await?;
     }
     record.connected();
     if let Ok(local) = link.wire.local() {
@@ -392,7 +393,6 @@ async fn secured(
         record.sent.set(settings.header.len() as u64);
     }
     session.action.set("SSL handshaking to upstream");
-    // Boxed, because most sessions do not need this future.
     let handshaken = timer.limit(Box::pin(link.secure(secure))).await;
     let mut link = handshaken.map_err(|rt::Elapsed| timed_out())?.map_err(|error| {
         session.log(Level::Error, format_args!("{error}"));
