@@ -300,6 +300,15 @@ pub(crate) fn with_current<T>(look: impl FnOnce(&Rc<Reactor>) -> T) -> T {
     CURRENT.with(|current| look(current.borrow().as_ref().expect("this thread has a runtime")))
 }
 
+/// As [`with_current`], unless the thread has no runtime, or a runtime that ends.
+pub(crate) fn with_current_if_any(look: impl FnOnce(&Rc<Reactor>)) {
+    let _ = CURRENT.try_with(|current| {
+        if let Ok(current) = current.try_borrow() {
+            current.as_ref().map(look);
+        }
+    });
+}
+
 impl Reactor {
     /// Creates the reactor of this thread.
     ///

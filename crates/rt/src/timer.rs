@@ -69,44 +69,35 @@ impl fmt::Display for Elapsed {
 impl std::error::Error for Elapsed {}
 
 /// A deadline that can be set repeatedly. Clones refer to the same timer, so that a list of connections can hold one.
-#[derive(Clone)]
-pub struct Timer(Rc<Owned>);
-
-/// The state of a timer, whose entry in the wheel is removed with it.
-struct Owned(TimerState);
-
-struct TimerState {
-    reactor: Rc<Reactor>,
-    deadline: Rc<Deadline>,
-}
+#[derive(Clone, Default)]
+pub struct Timer(Rc<Deadline>);
 
 impl Timer {
     /// Returns a timer of this thread without a deadline.
     pub fn new() -> Timer {
-        Timer(Rc::new(Owned(TimerState { reactor: reactor::current(), deadline: Rc::default() })))
+        Timer::default()
     }
 
     /// Sets or moves the deadline; reverts [`Timer::expire_now`].
     pub fn set(&self, deadline: Instant) {
-        self.0.0.set(deadline);
+        self.0.set(deadline);
     }
 
     /// Removes the deadline; reverts [`Timer::expire_now`].
     pub fn clear(&self) {
-        self.0.0.clear();
+        self.0.clear();
     }
 
     /// Returns the deadline.
     pub fn deadline(&self) -> Option<Instant> {
-        self.0.0.deadline.at.get()
+        self.0.at.get()
     }
 
     /// Makes the current [`Timer::limit`] on this timer expire immediately. If there is none, the next one expires,
     /// unless the timer is set or cleared before.
     pub fn expire_now(&self) {
-        let TimerState { reactor, deadline } = &self.0.0;
-        deadline.expired.set(true);
-        reactor.wake(deadline.waiter.take());
+        self.0.expired.set(true);
+        reactor::with_current(|reactor| reactor.wake(self.0.waiter.take()));
     }
 
     /// Returns the output of `future`, or [`Elapsed`] when the deadline passes first; then `future` is dropped. The
@@ -117,7 +108,7 @@ impl Timer {
 
     /// Returns ready when the deadline has passed; for a hand-written future.
     pub fn poll_elapsed(&self, context: &Context<'_>) -> Poll<Elapsed> {
-        self.0.0.poll_elapsed(context)
+        self.0.poll_elapsed(context)
     }
 }
 
@@ -143,22 +134,15 @@ impl<F: Future> Future for Limit<'_, F> {
     }
 }
 
-impl Default for Timer {
-    fn default() -> Timer {
-        Timer::new()
-    }
-}
-
 /// A timer from the thread's list of unused timers, to which it returns when it is dropped. For short waits that mostly end before
 /// their deadline: the entry of such a timer in the wheel moves lazily, so that a wait seldom changes the wheel.
-pub struct SpareTimer(TimerState);
+pub struct SpareTimer(Rc<Deadline>);
 
 impl SpareTimer {
     /// Returns a timer with this deadline.
     pub fn until(deadline: Instant) -> SpareTimer {
-        let reactor = reactor::current();
-        let spare = reactor.timers.borrow_mut().take_spare();
-        let timer = TimerState { reactor, deadline: spare.unwrap_or_default() };
+        let spare = reactor::with_current(|reactor| reactor.timers.borrow_mut().take_spare());
+        let timer = spare.unwrap_or_default();
         timer.set(deadline);
         SpareTimer(timer)
     }
@@ -172,51 +156,54 @@ impl SpareTimer {
 impl Drop for SpareTimer {
     fn drop(&mut self) {
         self.0.clear();
-        let TimerState { reactor, deadline } = &self.0;
-        deadline.waiter.take();
-        reactor.timers.borrow_mut().add_spare(deadline);
+        self.0.waiter.take();
+        reactor::with_current_if_any(|reactor| reactor.timers.borrow_mut().add_spare(&self.0));
     }
 }
 
-impl TimerState {
-    fn set(&self, deadline: Instant) {
-        let state = &self.deadline;
-        state.expired.set(false);
-        state.at.set(Some(deadline));
-        let entry = state.entry.get();
+impl Deadline {
+    fn set(self: &Rc<Deadline>, deadline: Instant) {
+        self.expired.set(false);
+        self.at.set(Some(deadline));
+        let entry = self.entry.get();
         if entry.is_some_and(|(_, at)| at <= deadline) {
             return;
         }
-        let mut timers = self.reactor.timers.borrow_mut();
-        entry.into_iter().for_each(|(key, _)| timers.remove(key));
-        timers.put(state, deadline);
+        reactor::with_current(|reactor| {
+            let mut timers = reactor.timers.borrow_mut();
+            entry.into_iter().for_each(|(key, _)| timers.remove(key));
+            timers.put(self, deadline);
+        });
     }
 
     fn clear(&self) {
-        self.deadline.expired.set(false);
-        self.deadline.at.set(None);
+        self.expired.set(false);
+        self.at.set(None);
     }
 
     fn poll_elapsed(&self, context: &Context<'_>) -> Poll<Elapsed> {
         if self.is_over() {
             return Poll::Ready(Elapsed);
         }
-        let running = self.reactor.executor.running.get();
-        self.deadline.waiter.borrow_mut().register(running, context);
+        let mut waiter = self.waiter.take();
+        reactor::with_current(|reactor| waiter.register(reactor.executor.running.get(), context));
+        self.waiter.set(waiter);
         Poll::Pending
     }
 
     fn is_over(&self) -> bool {
-        let now = self.reactor.now.get();
-        self.deadline.expired.get() || self.deadline.at.get().is_some_and(|deadline| deadline <= now)
+        self.expired.get() || self.at.get().is_some_and(|deadline| deadline <= reactor::now())
     }
 }
 
-impl Drop for Owned {
+impl Drop for Deadline {
     fn drop(&mut self) {
-        let TimerState { reactor, deadline } = &self.0;
-        if let Some((key, _)) = deadline.entry.get() {
-            reactor.timers.borrow_mut().remove(key);
-        }
+        let Some((key, _)) = self.entry.get() else { return };
+        reactor::with_current_if_any(|reactor| {
+            // An unused deadline is dropped while the timers are borrowed. Its entry then remains until it expires.
+            if let Ok(mut timers) = reactor.timers.try_borrow_mut() {
+                timers.remove_of(key, self);
+            }
+        });
     }
 }

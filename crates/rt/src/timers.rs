@@ -3,7 +3,7 @@
 //! A [`Deadline`] moves lazily: a later time is only recorded. Its entry in the wheel then expires too early, and is
 //! inserted again for the recorded time. The futures are in [`crate::timer`].
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
@@ -87,6 +87,16 @@ impl Timers {
         self.wheel.remove(key);
     }
 
+    /// Removes the entry of a deadline, unless the entry belongs to another one: the deadline may have outlived its
+    /// runtime.
+    pub(crate) fn remove_of(&mut self, key: Key, deadline: &Deadline) {
+        if let Some(Due::Timer(state)) = self.wheel.get_mut(key)
+            && std::ptr::eq(state.as_ptr(), deadline)
+        {
+            self.wheel.remove(key);
+        }
+    }
+
     /// Inserts a deadline into the wheel.
     pub(crate) fn put(&mut self, state: &Rc<Deadline>, deadline: Instant) {
         let key = self.insert(deadline, Due::Timer(Rc::downgrade(state)));
@@ -145,5 +155,5 @@ pub(crate) struct Deadline {
     /// The entry in the wheel and the time for which it was inserted, never later than `at`.
     pub(crate) entry: Cell<Option<(Key, Instant)>>,
     pub(crate) expired: Cell<bool>,
-    pub(crate) waiter: RefCell<Waiter>,
+    pub(crate) waiter: Cell<Waiter>,
 }
