@@ -92,7 +92,9 @@ impl ProxiedCase {
             return true;
         }
         match self {
-            ProxiedCase::Hit(..) => NGINX_FILES.contains(variant),
+            ProxiedCase::Hit(_, bytes) => {
+                NGINX_FILES.contains(variant) || MEMORY.contains(variant) && bytes < LARGE_BYTES
+            }
             ProxiedCase::Response(_, bytes) => {
                 *variant == H2O || bytes >= LARGE_BYTES && FOR_LARGE.contains(variant)
             }
@@ -109,6 +111,10 @@ const NGINX_FILES: [Variant; 2] = [
     Variant::of("nginx, open_file_cache, sendfile off", Peer::Nginx)
         .with("open_file_cache max=100; sendfile off;"),
 ];
+
+/// The server with the entries of its cache in memory, which are not larger than 64 KiB.
+const MEMORY: [Variant; 2] =
+    [Variant::ours("io_uring, memory=64m", "io_uring"), Variant::ours("epoll, memory=64m", "epoll")];
 
 /// Buffers that are large enough for 1 MiB, so that nothing is written to a temporary file.
 const BUFFERS: &str =
@@ -129,7 +135,7 @@ const FOR_LARGE: [Variant; 4] = [
 
 /// All servers, in the order of tables.
 fn variants() -> Vec<Variant> {
-    [&SERVERS[..], &NGINX_FILES, &[HAPROXY, H2O], &FOR_LARGE].concat()
+    [&SERVERS[..], &MEMORY, &NGINX_FILES, &[HAPROXY, H2O], &FOR_LARGE].concat()
 }
 
 /// Start of the paths of cached responses; the number of bytes follows.
@@ -207,9 +213,10 @@ fn configuration(variant: &Variant, instance: &Instance, origin: u16) -> String 
         _ => {
             let pass = "proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\";";
             let location = variant.location;
+            let memory = if MEMORY.contains(variant) { " memory=64m" } else { "" };
             let http = format!(
                 "upstream origin {{ server 127.0.0.1:{origin}; keepalive 256; }}\n\
-                 proxy_cache_path {directory}/cache keys_zone=bench:1m use_temp_path=off;"
+                 proxy_cache_path {directory}/cache keys_zone=bench:1m use_temp_path=off{memory};"
             );
             let server = format!(
                 "{READY}\nlocation {HIT} {{\n    {pass} {location}\n    \
