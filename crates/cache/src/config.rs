@@ -111,6 +111,8 @@ pub struct Access {
     pub direct_via: DiskVia,
     /// Whether a verified body is sent by sendfile(2); such a body is not read together with its header section.
     pub sends_files: bool,
+    /// Whether this is the case for bodies of more than one chunk whose file is already open.
+    pub sends_large_files: bool,
     /// Whether the client can receive the bytes immediately, so that they occupy memory only for the duration of the
     /// read.
     pub client_has_space: bool,

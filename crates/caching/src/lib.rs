@@ -901,6 +901,7 @@ pub fn access(request: &Request, store: &Store) -> Access {
         direct_from: core.sending.directio,
         direct_via: choose::direct_engine(core.sending.aio, &rt::caps()),
         sends_files: core.sending.sendfile == Some(true),
+        sends_large_files: core.sending.sendfile.unwrap_or(core.sending.names_no_reader()),
         client_has_space: !buffer_turns::are_on() || is_quick(request),
         // Injected faults must take effect, and they are injected in the engine.
         calls_directly: store.config().calls_directly && events.calls_directly(),

@@ -54,6 +54,8 @@ pub(crate) struct ReadPlan {
     pub(crate) calls_directly: bool,
     /// Extent of the first read.
     pub(crate) first: FirstRead,
+    /// The same for a file that is already open: its body may be sent by sendfile(2), so that only the header is read.
+    pub(crate) first_if_open: FirstRead,
 }
 
 /// The extent of the first read of a file.
@@ -165,6 +167,13 @@ impl EntryFiles {
             Some(blocks) if is_complete(blocks) => FirstRead::Complete(u64::from(blocks) * BLOCK_BYTES),
             _ => FirstRead::Prefix,
         };
+        // Bytes that were not verified recently are read to be verified, and can then be sent from memory.
+        let is_verified = known.is_some_and(|known| known.verified == self.entries.epoch());
+        let is_sent = access.sends_large_files && is_verified && self.entries.dir.is_owner();
+        let first_if_open = match blocks {
+            Some(blocks) if blocks > SMALL_BLOCKS_MAX && is_sent && !direct => FirstRead::Prefix,
+            _ => first,
+        };
         let reads = if direct { access.direct_via } else { access.via };
         let is_left_to_us = access.direct_from.is_none() && access.calls_directly && reads != DiskVia::Sync;
         let name = name_of(key);
@@ -172,7 +181,17 @@ impl EntryFiles {
             && known.is_some_and(|known| known.requested)
             && !self.admission.admit(name, rt::now());
         let (opens, reads_direct, calls_directly) = (access.via, access.direct_via, access.calls_directly);
-        ReadPlan { name, opens, reads, reads_direct, direct, bypass_page_cache, calls_directly, first }
+        ReadPlan {
+            name,
+            opens,
+            reads,
+            reads_direct,
+            direct,
+            bypass_page_cache,
+            calls_directly,
+            first,
+            first_if_open,
+        }
     }
 
     /// Makes the remaining reads of a file bypass the page cache, if this is its only reader.

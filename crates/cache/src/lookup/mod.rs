@@ -63,6 +63,7 @@ impl Lookup {
             direct_from: self.is_direct.then_some(0),
             direct_via: dir.via(),
             sends_files: false,
+            sends_large_files: false,
             client_has_space: true,
             calls_directly: dir.calls_directly,
         }
@@ -180,14 +181,17 @@ impl Lookup {
     /// Opens, reads and checks a file.
     async fn file(&self, check: Check<'_>) -> Result<Option<Hit>, StoreError> {
         let Check { entries, key: LookupKey { key, access, .. }, known } = check;
-        let plan = self.files.plan(key, access, known);
+        let mut plan = self.files.plan(key, access, known);
         let opened = match self.files.open_file(key, known, plan) {
-            Some(open) => match open.read {
-                Some(read) if plan.first == FirstRead::Prefix => {
-                    return Ok(check.cached_header(plan, open.file, &read));
+            Some(open) => {
+                plan.first = plan.first_if_open;
+                match open.read {
+                    Some(read) if plan.first == FirstRead::Prefix => {
+                        return Ok(check.cached_header(plan, open.file, &read));
+                    }
+                    _ => Ok(open.file),
                 }
-                _ => Ok(open.file),
-            },
+            }
             None => self.files.open(key, plan).await,
         };
         let file = match opened {

@@ -2,9 +2,10 @@
 //! header and table of a large entry again. Retaining files that are requested once costs more than it saves, so a file
 //! is retained at its second open, unless too many other files were opened since the first one.
 //!
-//! A retained file is as safe as a newly opened one: before each use, fstat(2) checks the open file. A file that was
-//! unlinked, or changed since its header was read, is closed. A file is closed at most two seconds after its last use,
-//! so deleting entries or unmounting the disk is not delayed for longer.
+//! A retained file is as safe as a newly opened one: before each use, fstat(2) checks the open file, once for all
+//! requests of an event-loop turn, which were received before. A file that was unlinked, or changed since its header was
+//! read, is closed. A file is closed at most two seconds after its last use, so deleting entries or unmounting the disk
+//! is not delayed for longer.
 //!
 //! ```text
 //!   retained or used --> young --a second, or half the limit--> old --the same--> closed
@@ -127,7 +128,7 @@ pub(crate) fn find(name: Name, version: u32, direct: bool) -> Option<OpenFile> {
     };
     let is_right = open.version == version && open.direct == direct;
     // An fstat of an open file needs no disk access.
-    let stat = if is_right { open.file.stat_inline().ok() } else { None };
+    let stat = if is_right { open.file.stat_of_turn().ok() } else { None };
     let Some(stat) = stat.filter(|stat| stat.links > 0) else {
         young.remove(&name);
         return None;

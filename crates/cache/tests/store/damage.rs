@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use cache::{Key, Meta, StoreError};
+use cache::{Access, Key, Meta, StoreError};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestRunner};
 
@@ -227,15 +227,64 @@ fn open_files_are_checked_before_each_use() {
             for path in longest(place.files()) {
                 std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(CHUNK).unwrap();
             }
+            // Requests of one event-loop turn share a check.
+            rt::yield_now().await;
             for number in 1..3 {
                 assert!(find(&store, number).await.is_none(), "it was cut");
             }
             for path in place.files().into_keys() {
                 std::fs::remove_file(path).unwrap();
             }
+            rt::yield_now().await;
             for number in [0, 3] {
                 assert!(find(&store, number).await.is_none(), "it was removed");
             }
+        });
+    });
+}
+
+/// The body of a large entry is read together with its header section until its file is retained, and then sent from the
+/// file. A body that was not verified in this epoch is read.
+#[test]
+fn bodies_of_retained_files_are_sent_from_the_file_if_they_were_verified() {
+    on_each_pair(|pair| {
+        let mut place = Place::new();
+        place.config.calls_directly = true;
+        place.managed_on(pair, "", async |store| {
+            let access = |sends_large_files| Access {
+                via: pair.via,
+                direct_from: None,
+                direct_via: pair.via,
+                sends_files: false,
+                sends_large_files,
+                client_has_space: true,
+                calls_directly: true,
+            };
+            let is_in_file = async |number, sends_large_files| {
+                let text = text(number);
+                let access = access(sends_large_files);
+                let hit = store.find_by(&Key::of(&text), &text, &|_| Vec::new(), access).await.unwrap()?;
+                let is_in_file = hit.located().map(|located| located.is_verified(&(0..located.length)));
+                let size = hit.length();
+                assert!(whole(hit).await == body(number, size));
+                Some(is_in_file)
+            };
+            for (number, size, sends_large_files, expected) in [
+                (1, 2 * CHUNK, true, [None, None, Some(true), Some(true)]),
+                (2, 2 * CHUNK, false, [None; 4]),
+                (3, CHUNK, true, [None; 4]),
+            ] {
+                put(&store, number, size).await.unwrap();
+                for expected in expected {
+                    assert_eq!(is_in_file(number, sends_large_files).await, Some(expected), "{number}");
+                }
+            }
+            let changed = place.files().into_iter().filter(|(_, bytes)| bytes.len() as u64 > CHUNK);
+            for (path, _) in changed {
+                std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(CHUNK).unwrap();
+            }
+            rt::yield_now().await;
+            assert_eq!(is_in_file(1, true).await, None, "it was cut");
         });
     });
 }

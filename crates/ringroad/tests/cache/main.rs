@@ -7,6 +7,7 @@ mod common;
 mod faults;
 mod fetches;
 mod freshness;
+mod large_hits;
 mod leader;
 mod memory;
 mod purge;

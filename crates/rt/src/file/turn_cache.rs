@@ -29,6 +29,8 @@ struct TurnCache {
     stats: Vec<(Vec<u8>, Stat)>,
     stats_len: usize,
     reads: Vec<Read>,
+    /// Attributes of open files.
+    file_stats: Vec<(Weak<Opened>, Stat)>,
 }
 
 /// A requested range of a file.
@@ -55,6 +57,7 @@ impl TurnCache {
         if std::mem::replace(&mut self.turn_id, turn_id) != turn_id {
             self.stats_len = 0;
             self.reads.clear();
+            self.file_stats.clear();
         }
         self
     }
@@ -80,6 +83,18 @@ impl TurnCache {
             self.stats_len <= self.stats.len() && self.stats_len <= REMEMBERED_MAX,
             "the result is stored"
         );
+        Ok(stat)
+    }
+
+    fn file_stat(&mut self, file: &File) -> Result<Stat, Errno> {
+        let is_it = |(seen, _): &&(Weak<Opened>, Stat)| seen.as_ptr() == Rc::as_ptr(&file.0);
+        if let Some((_, stat)) = self.file_stats.iter().find(is_it) {
+            return Ok(*stat);
+        }
+        let stat = file.stat_inline()?;
+        if self.file_stats.len() < REMEMBERED_MAX {
+            self.file_stats.push((Rc::downgrade(&file.0), stat));
+        }
         Ok(stat)
     }
 
@@ -117,6 +132,12 @@ pub fn stat_of_turn(path: &CStr) -> Result<Stat, Errno> {
 }
 
 impl File {
+    /// As [`File::stat_inline`], but reuses a result since the last turn.
+    pub fn stat_of_turn(&self) -> Result<Stat, Errno> {
+        let turn_id = self.0.reactor.turn_id();
+        TURN_CACHE.with_borrow_mut(|seen| seen.at(turn_id).file_stat(self))
+    }
+
     /// As [`File::read_resident`], but reuses a read since the last turn: for responses from a file that several
     /// requests may need. The bytes are cached until the next turn.
     pub fn read_of_turn(&self, offset: u64, len: u32, buf: &mut Buf) -> Result<u32, Errno> {
