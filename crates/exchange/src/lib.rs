@@ -28,6 +28,7 @@
 //! | [`subrequest`], [`shared`], [`facts`], [`marks`] | internal requests; state that a request shares with them; cached results of modules for a request; the times at which waits of a request ended |
 //! | [`files`], [`stored_file`] | maps a URI to an open file; a file that is renamed when it is complete. `files/changes` is a path for changes, by the same rules as an open |
 //! | [`rehearsal`], [`mod@rehearse`] | notes about a request that passes its real course without effects, for `ringroad explain`; its run |
+//! | [`saved_pairs`] | the function that writes the state file of a zone of pairs |
 //! | [`thread`], [`capacity`], [`reclaim`], [`disk_space`] | state of a thread; limits on connections, descriptors, buffers and bodies over HTTP/2; connections that are closed at a limit; space on a full file system |
 //! | [`error_log`], [`trace`], [`refusals`] | lines of the error log for a request or for the process; the messages of the level `debug`; lines about paths and ports that the sandbox refuses |
 #![forbid(unsafe_code)]
@@ -67,6 +68,7 @@ pub mod request;
 pub mod request_body;
 pub mod response;
 pub mod response_head;
+pub mod saved_pairs;
 pub mod secured;
 pub mod sending;
 pub mod session;

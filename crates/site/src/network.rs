@@ -3,7 +3,6 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::address::Address;
-use crate::config::Cx;
 
 /// Addresses that share their first bits. The host bits are stored cleared, so that one comparison suffices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,19 +16,6 @@ pub enum Network {
 }
 
 impl Network {
-    /// Parses an argument of a directive; `None` for other texts.
-    pub fn read(text: &str, cx: &mut Cx<'_>) -> Option<Network> {
-        if text == "unix:" {
-            return Some(Network::Unix);
-        }
-        let (network, low_bits) = Network::parse(text)?;
-        if low_bits {
-            // Allowed as in nginx, but with a warning: such bits are often a typo in the network or its prefix length.
-            cx.warn(format_args!("low address bits of {text} are meaningless"));
-        }
-        Some(network)
-    }
-
     /// Parses texts such as `10.0.0.0/8` and `::1`; also returns whether host bits are set.
     pub fn parse(text: &str) -> Option<(Network, bool)> {
         let (ip, bits) = text.split_once('/').map_or((text, None), |(ip, bits)| (ip, Some(bits)));

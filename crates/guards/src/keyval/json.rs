@@ -8,21 +8,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
-use super::store::CopiedPair;
-
-/// What a body says about a pair.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// `null`: the pair is removed.
-    Remove,
-    /// The pair is added or changed.
-    Set {
-        /// The value; `None` if it remains.
-        value: Option<String>,
-        /// Time in ms until the pair expires.
-        expire_ms: Option<u64>,
-    },
-}
+use site::shared_zone::pairs::{CopiedPair, PairChange as Change};
 
 /// Parses the body of a change.
 pub fn changes(text: &[u8]) -> Result<Vec<(String, Change)>, Fault> {
@@ -109,7 +95,8 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Parses an object with texts or objects.
+/// Parses an object with texts or objects. Its size was limited before: by the length of a body, or of a state file.
+/// An empty key is refused, because no lookup finds it.
 fn members(text: &[u8]) -> Result<Vec<(String, Member)>, Fault> {
     let Members(members) = serde_json::from_slice(text).map_err(|error| Fault::Json(error.to_string()))?;
     match members.iter().any(|(key, _)| key.is_empty()) {
@@ -118,13 +105,17 @@ fn members(text: &[u8]) -> Result<Vec<(String, Member)>, Fault> {
     }
 }
 
-/// The members of an object, without repeated keys.
+/// The members of an object, without repeated keys. Their order is that of the text, because a body with several changes is applied in
+/// this order.
 struct Members(Vec<(String, Member)>);
 
 /// The value of a member.
 enum Member {
+    /// `null`, which removes a pair.
     Null,
+    /// A value without a time.
     Text(String),
+    /// A value, a time, or both.
     Object { value: Option<String>, expire: Option<u64>, expires: Option<u64> },
 }
 

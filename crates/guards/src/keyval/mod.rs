@@ -1,11 +1,10 @@
 //! `keyval`: a variable whose value is looked up in a shared zone of pairs, which `api` changes while the server runs.
 //!
-//! [`store`] has the pairs and the matching of keys, [`json`] their text, [`save`](mod@save) writes the state file. A reload in place
+//! `site::shared_zone::pairs` has the pairs and the matching of keys, [`json`] their text, [`save`](mod@save) writes the state file. A reload in place
 //! retains the pairs if name, size and type of the zone are unchanged. Any other start reads them from the state file.
 
 mod json;
 mod save;
-mod store;
 
 use std::any::Any;
 use std::path::PathBuf;
@@ -16,6 +15,7 @@ use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::{Declaration, Directive, Module};
 use exchange::module::{ThreadHooks, compute};
+use exchange::saved_pairs::SavePairs;
 use site::config::{Config, Cx, Section};
 use site::shared_zone::limits::without_zone;
 use site::shared_zone::{self, ZoneKind, table};
@@ -23,14 +23,20 @@ use site::template::Template;
 use site::uses::FileUse;
 use site::variables::{Compute, HasVariables};
 
-pub use json::{Change, Fault, changes, object_of};
+pub use json::{Fault, changes, object_of};
 pub use save::save;
-pub use store::{CopiedPair, Matching, Pairs, Refusal};
+pub use site::shared_zone::pairs::{
+    CopiedPair, Matching, PairChange as Change, PairRefusal as Refusal, Pairs, now_ms,
+};
 
 /// The module.
 pub(crate) static MODULE: Module = Module {
     // After a reload the state file may have another name.
-    thread: ThreadHooks { configured: save::save_moved, ..ThreadHooks::NONE },
+    thread: ThreadHooks {
+        make: |locals| locals.insert(SavePairs(save::save_changed)),
+        configured: save::save_moved,
+        ..ThreadHooks::NONE
+    },
     ..Module::of(Declaration { directives: &[DIRECTIVES], ..Declaration::named("http_keyval") })
 };
 
@@ -70,7 +76,8 @@ const DIRECTIVES: &[Directive] = &[
 /// A zone of pairs.
 pub type KeyvalZone = shared_zone::Zone<Declared>;
 
-/// The settings of `keyval_zone`.
+/// The settings of `keyval_zone`. The pairs themselves are not a part of it: a reload creates new settings, and retains the pairs if the
+/// settings agree with the earlier ones.
 #[derive(Debug)]
 pub struct Declared {
     matching: Matching,
@@ -81,7 +88,8 @@ pub struct Declared {
     initial: Arc<Vec<u8>>,
 }
 
-/// The pairs of a zone, and the state of their file.
+/// The pairs of a zone, and the state of their file. All threads share it, and a reload in place passes it to the zone of the new
+/// configuration.
 #[derive(Debug)]
 pub struct Stored {
     /// The pairs.
@@ -103,6 +111,15 @@ impl ZoneKind for Declared {
         Stored { pairs, saved: Mutex::new(saved) }
     }
 
+    /// The keys of other modules are texts.
+    fn shares_pairs(&self) -> bool {
+        self.matching == Matching::Exact
+    }
+
+    fn pairs(state: &Stored) -> Option<&Pairs> {
+        Some(&state.pairs)
+    }
+
     fn used(state: &Stored) -> Option<u64> {
         Some(state.pairs.used())
     }
@@ -119,12 +136,6 @@ impl Declared {
     fn pairs(&self, bytes: u64) -> Pairs {
         Pairs::new(table::usable_bytes(bytes), self.matching, self.timeout_ms)
     }
-}
-
-/// Returns a time in ms since 1970.
-pub fn now_ms(time: SystemTime) -> u64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns the zones that a block declares.

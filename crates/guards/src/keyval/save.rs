@@ -2,6 +2,7 @@
 //!
 //! A file is replaced atomically and is durable when the change gets its response. Changes that wait for the same write share it.
 
+use std::any::Any;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -14,6 +15,7 @@ use exchange::thread::Thread;
 use rt::HelperPool;
 use rt::local::Event;
 use site::config::Section;
+use site::shared_zone::AnyZone;
 use telemetry::{Level, Reason};
 use transfer::replaced_file;
 
@@ -22,11 +24,12 @@ use super::{KeyvalZone, json, now_ms, zones};
 /// Maximum number of threads that write the files; each zone has one file, and one write at a time.
 const STATE_FILE_THREADS_MAX: usize = 8;
 
-/// The threads that write the files.
+/// The threads that write the files. A worker thread would wait for the disk.
 static STATE_FILES: LazyLock<HelperPool> =
     LazyLock::new(|| HelperPool::new("keyval-state", STATE_FILE_THREADS_MAX));
 
-/// The file that was written last.
+/// The file that was written last, by which a change finds out that another one has written it too.
+/// After a reload with another file name the path differs.
 #[derive(Debug)]
 pub(super) struct Saved {
     /// Its path.
@@ -55,6 +58,19 @@ pub async fn save(zone: &Arc<KeyvalZone>, thread: &Rc<Thread>) -> bool {
     result.get()
 }
 
+/// Begins to write the pairs of a zone that another module has changed, if the zone has a file. Nothing waits for the write: that module
+/// does not promise that its changes are durable.
+pub(super) fn save_changed(zone: &Arc<dyn AnyZone>, thread: &Rc<Thread>) {
+    let zone: Arc<dyn Any + Send + Sync> = Arc::clone(zone) as _;
+    let Ok(zone) = zone.downcast::<KeyvalZone>() else { return };
+    if zone.kind().state.is_some() {
+        let write = write_and_log(zone, Rc::clone(thread));
+        rt::spawn(async move {
+            write.await;
+        });
+    }
+}
+
 /// Writes the pairs of zones whose state file has another name since the reload.
 pub(super) fn save_moved(thread: &Rc<Thread>, before: Option<&ThreadConfig>) {
     if before.is_none() {
@@ -77,7 +93,8 @@ pub(super) fn save_moved(thread: &Rc<Thread>, before: Option<&ThreadConfig>) {
     }
 }
 
-/// Writes the file and logs a failure.
+/// Writes the file on a helper thread and logs a failure. A failure does not undo the change: the pairs in memory are in effect, and the
+/// next change writes all of them.
 async fn write_and_log(zone: Arc<KeyvalZone>, thread: Rc<Thread>) -> bool {
     let on_helper = Arc::clone(&zone);
     let failed = match STATE_FILES.run(move || write(&on_helper)).await {
@@ -98,7 +115,8 @@ async fn write_and_log(zone: Arc<KeyvalZone>, thread: Rc<Thread>) -> bool {
     false
 }
 
-/// Writes the file unless it has all changes. Runs on a helper thread.
+/// Writes the file unless it has all changes: changes that waited for the lock of the file may be in it already. Runs on a helper thread,
+/// which holds the lock of the pairs only while it copies them.
 fn write(zone: &KeyvalZone) -> std::io::Result<()> {
     let Some(path) = &zone.kind().state else { return Ok(()) };
     let stored = zone.state();

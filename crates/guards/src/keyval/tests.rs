@@ -6,10 +6,10 @@ use proptest::prelude::*;
 use site::config::Section;
 use site::shared_zone::Zones;
 
-use super::json::Change;
-use super::store::{CopiedPair, Matching, Pairs, Refusal};
+use super::Change;
 use super::{Declared, KeyvalZone, zones};
 use crate::testing::{error, load, load_with, loaded, without_remedy};
+use site::shared_zone::pairs::{CopiedPair, Matching, PairRefusal as Refusal, Pairs};
 
 const MIB: u64 = 1 << 20;
 
@@ -182,7 +182,7 @@ fn a_state_file_never_exceeds_the_size_that_is_read_again() {
     let added = (0..20).take_while(|number| pairs.add(set(&number.to_string(), &value), 0).is_ok()).count();
     let text = super::json::state_text(&pairs.copy(0).1);
     assert_eq!(added, 2);
-    assert!(text.len() as u64 <= super::store::STATE_BYTES_MAX);
+    assert!(text.len() as u64 <= site::shared_zone::pairs::STATE_BYTES_MAX);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use io::Errno;
 
 use crate::config::Http;
 use crate::config::declaration::Declarations;
+use crate::network::Network;
 use crate::pattern::Pattern;
 use crate::template::Template;
 use crate::uses::{FileUse, UsedPath};
@@ -255,5 +256,20 @@ impl<'a> Cx<'a> {
     pub fn pattern(&mut self, text: &str, caseless: bool) -> Result<Pattern, Error> {
         let (registry, statement) = (&mut self.http.registry, self.statement);
         Pattern::compile(text, caseless, self.jit, statement, |name| registry.define_group(name, statement))
+    }
+}
+
+impl Network {
+    /// Parses an argument of a directive; `None` for other texts.
+    pub fn read(text: &str, cx: &mut Cx<'_>) -> Option<Network> {
+        if text == "unix:" {
+            return Some(Network::Unix);
+        }
+        let (network, low_bits) = Network::parse(text)?;
+        if low_bits {
+            // Allowed as in nginx, but with a warning: such bits are often a typo in the network or its prefix length.
+            cx.warn(format_args!("low address bits of {text} are meaningless"));
+        }
+        Some(network)
     }
 }

@@ -4,9 +4,10 @@
 //! [`Zones`] lists the zones of a configuration. The module that declares a zone defines its content, as a [`ZoneKind`].
 //! The state is empty at the start of the process, and [`Zones::begin`] passes it from one configuration to the next,
 //! so that a reload in place loses nothing. [`table`] is the content of most zones, and [`limits`] the common code of
-//! modules that limit requests.
+//! modules that limit requests. [`pairs`] is the content of zones of texts by keys.
 
 pub mod limits;
+pub mod pairs;
 pub mod table;
 
 use std::any::Any;
@@ -16,6 +17,7 @@ use std::sync::{Arc, OnceLock};
 use conf::{Error, Object, Span, Statement, value};
 
 use crate::ids::Section;
+use pairs::Pairs;
 
 /// The kind of a zone, which defines its content.
 pub trait ZoneKind: fmt::Debug + Send + Sync + 'static {
@@ -27,6 +29,16 @@ pub trait ZoneKind: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the bytes in use as nginx would count them; `None` if they are not counted.
     fn used(_: &Self::Content) -> Option<u64> {
+        None
+    }
+
+    /// Whether the content is [`Pairs`] that other modules may use too.
+    fn shares_pairs(&self) -> bool {
+        false
+    }
+
+    /// Returns the pairs of the content, if it has any.
+    fn pairs(_: &Self::Content) -> Option<&Pairs> {
         None
     }
 
@@ -77,6 +89,12 @@ pub trait AnyZone: fmt::Debug + Any + Send + Sync {
     /// Returns the bytes in use.
     fn used(&self) -> Option<u64>;
 
+    /// Whether the zone is declared, and has pairs that other modules may use.
+    fn shares_pairs(&self) -> bool;
+
+    /// Returns these pairs, once the zone has begun.
+    fn pairs(&self) -> Option<&Pairs>;
+
     /// Takes over the state of the previous configuration's zone, or creates an empty state.
     fn begin(&self, before: Option<&dyn AnyZone>);
 }
@@ -88,6 +106,14 @@ impl<K: ZoneKind> AnyZone for Zone<K> {
 
     fn used(&self) -> Option<u64> {
         K::used(self.state.get()?)
+    }
+
+    fn shares_pairs(&self) -> bool {
+        self.declared().is_some_and(K::shares_pairs)
+    }
+
+    fn pairs(&self) -> Option<&Pairs> {
+        K::pairs(self.state.get()?)
     }
 
     fn begin(&self, before: Option<&dyn AnyZone>) {

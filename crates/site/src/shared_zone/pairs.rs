@@ -1,6 +1,7 @@
-//! The pairs of a zone: a sorted table with a limit in bytes, which all threads share.
+//! The pairs of a zone: a sorted table with a limit in bytes, which all threads share. `keyval_zone` has such a zone, and sessions of
+//! clients are stored in one.
 //!
-//! One lock protects the table. A lookup holds it for reading, briefly; only changes through `api` hold it for writing. A full
+//! One lock protects the table. A lookup holds it for reading, briefly; only changes hold it for writing. A full
 //! zone refuses a change and evicts nothing, because each pair was added on purpose. An expired pair is never found; changes
 //! remove it.
 //!
@@ -11,10 +12,23 @@ use std::fmt;
 use std::net::IpAddr;
 use std::ops::Bound;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::SystemTime;
 
-use site::network::Network;
+use crate::network::Network;
 
-use super::json::Change;
+/// The change of a pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PairChange {
+    /// The pair is removed.
+    Remove,
+    /// The pair is added or changed.
+    Set {
+        /// The value; `None` if it remains.
+        value: Option<String>,
+        /// Time in ms until the pair expires.
+        expire_ms: Option<u64>,
+    },
+}
 
 /// How a search key is matched with the keys of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,14 +48,20 @@ const PAIR_OVERHEAD: u64 = 160;
 const EXPIRY_OVERHEAD: u64 = 96;
 
 /// Maximum length of a state file in bytes: the master reads no larger file that workers have written.
-pub(super) const STATE_BYTES_MAX: u64 = 64 << 20;
+pub const STATE_BYTES_MAX: u64 = 64 << 20;
+
+/// Returns a time in ms since 1970.
+pub fn now_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// Number of pairs that are copied under one hold of the lock, so that a copy of a large zone delays no lookup.
 const COPIED_AT_ONCE: usize = 256;
 
 /// Why a change is refused. The zone is unchanged then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum PairRefusal {
     /// The zone has no memory for the pair, or its state file would become too large.
     Full,
     /// A pair with this key exists.
@@ -119,12 +139,12 @@ impl fmt::Debug for Pairs {
 
 impl Pairs {
     /// Returns an empty table with a limit in bytes.
-    pub(super) fn new(bytes_max: u64, matching: Matching, timeout_ms: Option<u64>) -> Pairs {
+    pub fn new(bytes_max: u64, matching: Matching, timeout_ms: Option<u64>) -> Pairs {
         Pairs { matching, timeout_ms, bytes_max, table: RwLock::new(Sorted::new(matching)) }
     }
 
     /// Appends the value for a search key; returns `false` if no pair matches.
-    pub(super) fn find(&self, key: &[u8], now_ms: u64, out: &mut Vec<u8>) -> bool {
+    pub fn find(&self, key: &[u8], now_ms: u64, out: &mut Vec<u8>) -> bool {
         let table = self.read();
         let found = match self.matching {
             Matching::Exact => table.valid(key, now_ms),
@@ -141,9 +161,9 @@ impl Pairs {
     }
 
     /// Adds pairs: one, or several if the zone is empty.
-    pub fn add(&self, changes: Vec<(String, Change)>, now_ms: u64) -> Result<(), Refusal> {
+    pub fn add(&self, changes: Vec<(String, PairChange)>, now_ms: u64) -> Result<(), PairRefusal> {
         match changes.len() {
-            0 => return Err(Refusal::Empty),
+            0 => return Err(PairRefusal::Empty),
             1 => {
                 let mut table = self.write();
                 table.remove_expired(now_ms);
@@ -153,7 +173,7 @@ impl Pairs {
                 table.changes += 1;
                 return Ok(());
             }
-            _ if self.has_any(now_ms) => return Err(Refusal::Several),
+            _ if self.has_any(now_ms) => return Err(PairRefusal::Several),
             _ => {}
         }
         // Built without the lock, so that lookups do not wait.
@@ -164,7 +184,7 @@ impl Pairs {
         let mut table = self.write();
         table.remove_expired(now_ms);
         if !table.pairs.is_empty() {
-            return Err(Refusal::Several);
+            return Err(PairRefusal::Several);
         }
         new.changes = table.changes + 1;
         *table = new;
@@ -177,22 +197,22 @@ impl Pairs {
     }
 
     /// Changes or removes one pair. A new value begins a new `timeout`, unless the change has a time.
-    pub fn change(&self, mut changes: Vec<(String, Change)>, now_ms: u64) -> Result<(), Refusal> {
+    pub fn change(&self, mut changes: Vec<(String, PairChange)>, now_ms: u64) -> Result<(), PairRefusal> {
         let (Some((text, change)), true) = (changes.pop(), changes.is_empty()) else {
-            return Err(if changes.is_empty() { Refusal::Empty } else { Refusal::Several });
+            return Err(if changes.is_empty() { PairRefusal::Empty } else { PairRefusal::Several });
         };
         let key = self.stored_key(&text)?;
         let mut table = self.write();
         table.remove_expired(now_ms);
-        let Some(before) = table.remove(&key) else { return Err(Refusal::Missing) };
-        let Change::Set { value, expire_ms } = change else {
+        let Some(before) = table.remove(&key) else { return Err(PairRefusal::Missing) };
+        let PairChange::Set { value, expire_ms } = change else {
             table.changes += 1;
             return Ok(());
         };
         let value = value.unwrap_or_else(|| before.value.to_string());
         // The key remains as it was written first.
         let text = before.written.as_deref().map_or(text, str::to_owned);
-        match self.insert(&mut table, text, Change::Set { value: Some(value), expire_ms }, now_ms) {
+        match self.insert(&mut table, text, PairChange::Set { value: Some(value), expire_ms }, now_ms) {
             Ok(()) => {
                 table.changes += 1;
                 Ok(())
@@ -203,6 +223,36 @@ impl Pairs {
                 Err(refusal)
             }
         }
+    }
+
+    /// Replaces the value of the pair with this key by the result of `edit`, which has the current value, if there is any. The pair
+    /// then expires at this time in ms since 1970, also in a zone without `timeout`. Without a result the pair is removed.
+    pub fn edit(
+        &self,
+        key: &str,
+        now_ms: u64,
+        edit: impl FnOnce(Option<&str>) -> Option<(String, u64)>,
+    ) -> Result<(), PairRefusal> {
+        let stored = self.stored_key(key)?;
+        let mut table = self.write();
+        table.remove_expired(now_ms);
+        let before = table.remove(&stored);
+        let edited = edit(before.as_ref().map(|pair| &*pair.value));
+        let Some((value, expires_ms)) = edited else {
+            table.changes += u64::from(before.is_some());
+            return Ok(());
+        };
+        if !self.fits(&table, key.len(), &stored, &value, Some(expires_ms)) {
+            if let Some(before) = before {
+                let expires_ms = before.expiry.map(|(at, _)| at);
+                table.insert(stored, before.written, before.value, expires_ms);
+            }
+            return Err(PairRefusal::Full);
+        }
+        let written = (self.matching == Matching::Network).then(|| key.into());
+        table.insert(stored, written, value.into(), Some(expires_ms));
+        table.changes += 1;
+        Ok(())
     }
 
     /// Removes all pairs.
@@ -216,11 +266,11 @@ impl Pairs {
     }
 
     /// Adds the pairs of a state file, except those that have expired.
-    pub(super) fn restore(&self, pairs: Vec<CopiedPair>, now_ms: u64) -> Result<(), (String, Refusal)> {
+    pub fn restore(&self, pairs: Vec<CopiedPair>, now_ms: u64) -> Result<(), (String, PairRefusal)> {
         let mut table = self.write();
         for CopiedPair { key, value, expires_ms } in pairs {
             let stored = match self.stored_key(&key) {
-                Ok(stored) if table.pairs.contains_key(&stored) => return Err((key, Refusal::Exists)),
+                Ok(stored) if table.pairs.contains_key(&stored) => return Err((key, PairRefusal::Exists)),
                 Ok(stored) => stored,
                 Err(refusal) => return Err((key, refusal)),
             };
@@ -232,7 +282,7 @@ impl Pairs {
             }
             let written = (self.matching == Matching::Network).then(|| Box::from(key.as_str()));
             if !self.fits(&table, key.len(), &stored, &value, expires_ms) {
-                return Err((key, Refusal::Full));
+                return Err((key, PairRefusal::Full));
             }
             table.insert(stored, written, value.into(), expires_ms);
         }
@@ -273,23 +323,31 @@ impl Pairs {
     }
 
     /// Returns the cost of all pairs in bytes.
-    pub(super) fn used(&self) -> u64 {
+    pub fn used(&self) -> u64 {
         self.read().bytes
     }
 
     /// Inserts a new pair.
-    fn insert(&self, table: &mut Sorted, text: String, change: Change, now_ms: u64) -> Result<(), Refusal> {
-        let Change::Set { value: Some(value), expire_ms } = change else { return Err(Refusal::NoValue) };
+    fn insert(
+        &self,
+        table: &mut Sorted,
+        text: String,
+        change: PairChange,
+        now_ms: u64,
+    ) -> Result<(), PairRefusal> {
+        let PairChange::Set { value: Some(value), expire_ms } = change else {
+            return Err(PairRefusal::NoValue);
+        };
         let key = self.stored_key(&text)?;
         if expire_ms.is_some() && self.timeout_ms.is_none() {
-            return Err(Refusal::NoTimeout);
+            return Err(PairRefusal::NoTimeout);
         }
         if table.pairs.contains_key(&key) {
-            return Err(Refusal::Exists);
+            return Err(PairRefusal::Exists);
         }
         let expires_ms = expire_ms.or(self.timeout_ms).map(|ms| now_ms.saturating_add(ms));
         if !self.fits(table, text.len(), &key, &value, expires_ms) {
-            return Err(Refusal::Full);
+            return Err(PairRefusal::Full);
         }
         let written = (self.matching == Matching::Network).then(|| text.into());
         table.insert(key, written, value.into(), expires_ms);
@@ -307,10 +365,10 @@ impl Pairs {
     }
 
     /// Returns the key by which the table stores a pair.
-    fn stored_key(&self, text: &str) -> Result<Box<[u8]>, Refusal> {
+    fn stored_key(&self, text: &str) -> Result<Box<[u8]>, PairRefusal> {
         match self.matching {
             Matching::Exact | Matching::Prefix => Ok(text.as_bytes().into()),
-            Matching::Network => network(text.as_bytes()).map(network_key).ok_or(Refusal::NoNetwork),
+            Matching::Network => network(text.as_bytes()).map(network_key).ok_or(PairRefusal::NoNetwork),
         }
     }
 
