@@ -19,10 +19,6 @@ const COMMERCIAL: &[(&[&str], &str)] = &[
     ),
     (&["auth_require"], "use \"auth_jwt_require\", or \"auth_request\" with a service that decides"),
     (
-        &["auth_oidc", "oidc_"],
-        "use \"auth_request\" with a proxy of the identity provider, such as oauth2-proxy",
-    ),
-    (
         &["zone_sync", "zone_sync_"],
         "each server has its own zones: let a balancer with \"hash\" or \"ip_hash\" select the server",
     ),
@@ -52,7 +48,7 @@ mod tests {
 
     #[test]
     fn names_and_prefixes_are_found() {
-        for name in ["session_log_zone", "oidc_provider", "zone_sync_server"] {
+        for name in ["session_log_zone", "hls_fragment", "zone_sync_server"] {
             assert!(instead_of_commercial(name).is_some(), "{name}");
         }
         // The others are nginx's own, or of nothing.

@@ -2,7 +2,7 @@
 //!
 //! A module owns its directives, its settings and their inheritance, its variables, and its handlers.
 //!
-//! Crates of the workspace that it may use: `io`, `rt`, `http`, `conf`, `cache`, `tls`, `telemetry`, `transfer`, `site`,
+//! Crates of the workspace that it may use: `io`, `rt`, `http`, `conf`, `jose`, `cache`, `tls`, `telemetry`, `transfer`, `site`,
 //! `exchange`, `peers`, `upstream`, `caching`.
 //!
 //! Each module imports only modules of the rows below it.
@@ -10,6 +10,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`otel`] | traces for OpenTelemetry |
+//! | [`oidc`] | logins at OpenID providers |
 //! | [`health_check`] | active health checks |
 //! | [`uwsgi`], [`scgi`], [`memcached`] | the protocols of that name |
 //! | [`fastcgi`] | FastCGI |
@@ -43,6 +44,7 @@ mod grpc_status;
 mod health_check;
 mod memcached;
 mod ocsp;
+mod oidc;
 mod otel;
 mod passing;
 mod proxy;
@@ -71,6 +73,7 @@ mod uwsgi;
 use exchange::module::Module;
 pub use exposure::{may_tunnel, open_purge};
 pub use fastcgi::advice;
+pub use oidc::restricts_by_login;
 use site::declaration::{Declaration, Directive, Walk};
 pub use upstream_state::save;
 
@@ -80,6 +83,7 @@ pub static FIRST: &[&Module] = &[&otel::MODULE];
 /// In the order of the handlers within a phase, then of the filters.
 pub static MODULES: &[&Module] = &[
     &exposure::MODULE,
+    &oidc::MODULE,
     &resolver::MODULE,
     &ocsp::MODULE,
     &upstream::MODULE,

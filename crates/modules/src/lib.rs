@@ -45,7 +45,7 @@ pub fn all() -> &'static ModuleTable {
             // Blocks and settings. The rewrite module precedes all other handlers of its phase, the access log precedes
             // the `log` phase handlers of the modules below.
             core_modules::MODULES,
-            // Only these modules have handlers in the phases for limits and access.
+            // Besides `oidc`, only these modules have handlers in the phases for limits and access.
             guards::MODULES,
             // Modules that proxy a complete location precede those that serve pages and files in it.
             gateways::MODULES,

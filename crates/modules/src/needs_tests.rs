@@ -295,6 +295,11 @@ const WITH_PATHS: &[(&str, Opened, &str)] = &[
     ("error_log", Opened::Master, "http { error_log /need/x; }"),
     ("geoip2", Opened::Start, "http { geoip2 /need/x { } }"),
     ("keyval_zone", Opened::Write, "http { keyval_zone zone=a:64k state=/need/x/a; }"),
+    (
+        "oidc_provider",
+        Opened::Start,
+        "http { oidc_provider a { issuer https://a.example; client_id a; ssl_trusted_certificate /need/x; } }",
+    ),
     ("pid", Opened::Master, "pid /need/x;"),
     ("root", Opened::Read, "http { root /need/x; }"),
     ("sandbox_path", Opened::Read, "sandbox_path /need/x;"),

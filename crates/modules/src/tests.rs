@@ -511,6 +511,8 @@ const DEFAULT_IS_KEPT: &[(&str, &[&str])] = &[
     ),
     // An error names the directive that needs `otel_exporter`.
     ("its position", &["otel_trace"]),
+    // An error names the directive with an unknown provider.
+    ("its position, too", &["auth_oidc"]),
     // Keywords as bits: no bit means the default.
     (
         "no words",

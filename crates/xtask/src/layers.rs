@@ -59,6 +59,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "rt",
             "http",
             "conf",
+            "jose",
             "cache",
             "tls",
             "telemetry",

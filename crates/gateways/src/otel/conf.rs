@@ -1,7 +1,6 @@
 //! The directives of `otel`: the block `otel_exporter`, attributes of the process, and settings of locations.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -291,10 +290,6 @@ const HTTP_PATH: &str = "/v1/traces";
 const GRPC_PORT: u16 = 4317;
 const HTTP_PORT: u16 = 4318;
 
-/// Files with the CAs that a system trusts: Debian and Alpine, Fedora, openSUSE.
-const SYSTEM_CAS: [&str; 3] =
-    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
-
 impl Endpoint {
     /// Parses an endpoint. As in nginx, a collector is reached by gRPC, also if its address begins with `http://` or `https://`.
     /// An address with a path, or with the port of OTLP/HTTP, is that of a collector for HTTP.
@@ -459,26 +454,11 @@ fn is_field_name(name: &str) -> bool {
 
 /// Prepares TLS: the collector's certificate is always verified, by `trusted_certificate` or the CAs of the system.
 fn secure(endpoint: &Endpoint, trusted: Option<File>, cx: &mut Cx<'_>) -> Result<Arc<SecureSettings>, Error> {
-    let trusted = match trusted {
-        Some(file) => file,
-        None => system_cas(cx).ok_or_else(|| {
-            let error = cx.error("no CA certificates of the system were found for \"otel_exporter\"");
-            error.advise("install ca-certificates, or name a file with \"trusted_certificate\"")
-        })?,
-    };
     let alpn = match endpoint.protocol {
         ExportProtocol::Grpc => vec![b"h2".to_vec()],
         ExportProtocol::Http => vec![b"http/1.1".to_vec()],
     };
-    verifying_client(trusted, alpn).map(Arc::new).map_err(|fault| cx.error(fault))
-}
-
-fn system_cas(cx: &mut Cx<'_>) -> Option<File> {
-    SYSTEM_CAS.iter().find_map(|path| {
-        let path = Path::new(path);
-        let bytes = cx.read_data(path).ok()?;
-        Some(File { path: path.to_owned(), bytes })
-    })
+    verifying_client(cx, ("otel_exporter", "trusted_certificate"), trusted, None, alpn).map(Arc::new)
 }
 
 /// Finds the servers of the endpoint, after all blocks were read: it may name an `upstream` block.

@@ -1,6 +1,6 @@
 //! TLS directives for upstreams: `proxy_ssl_*` and those with other prefixes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ::tls::certificate::{self, FileError, Identity};
@@ -207,16 +207,44 @@ pub(super) fn finish(conf: &mut PassingConf, span: &Span) -> Result<(), Error> {
 /// Maximum number of intermediate certificates of a server whose certificate is verified without directives of a location.
 const VERIFY_DEPTH: u64 = 8;
 
-/// Prepares a TLS client for connections outside of locations. It verifies servers by these CAs, and offers these protocols by ALPN.
-pub(crate) fn verifying_client(trusted: File, alpn: Vec<Vec<u8>>) -> Result<SecureSettings, String> {
+/// Files with the CAs that a system trusts: Debian and Alpine, Fedora, openSUSE.
+const SYSTEM_CAS: [&str; 3] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
+
+/// Prepares a TLS client of a directive for connections outside of locations. It verifies servers by the CAs of a file, else by those of
+/// the system, and with the CRLs of a file; it offers these protocols by ALPN. `row` names the file with CAs in the block.
+pub(crate) fn verifying_client(
+    cx: &mut Cx<'_>,
+    (directive, row): (&str, &str),
+    trusted: Option<File>,
+    crl: Option<File>,
+    alpn: Vec<Vec<u8>>,
+) -> Result<SecureSettings, Error> {
+    let trusted = match trusted {
+        Some(file) => file,
+        None => system_cas(cx).ok_or_else(|| {
+            let error =
+                cx.error(format_args!("no CA certificates of the system were found for \"{directive}\""));
+            error.advise(format_args!("install ca-certificates, or name a file with \"{row}\""))
+        })?,
+    };
     let conf = Conf {
         verify: true,
         verify_depth: VERIFY_DEPTH,
         trusted: Some(Ok(trusted)),
+        crl: crl.map(Ok),
         sends_name: true,
         ..Conf::default()
     };
-    conf.settings("otel_exporter", alpn)
+    conf.settings(directive, alpn).map_err(|fault| cx.error(fault))
+}
+
+fn system_cas(cx: &mut Cx<'_>) -> Option<File> {
+    SYSTEM_CAS.iter().find_map(|path| {
+        let path = Path::new(path);
+        let bytes = cx.read_data(path).ok()?;
+        Some(File { path: path.to_owned(), bytes })
+    })
 }
 
 impl Conf {

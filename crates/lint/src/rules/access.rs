@@ -6,7 +6,7 @@ use crate::rule::{Findings, Fix, Rule};
 use crate::text;
 
 /// Directives of the access phase.
-const ACCESS: [&str; 5] = ["allow", "deny", "auth_basic", "auth_request", "auth_jwt"];
+const ACCESS: [&str; 6] = ["allow", "deny", "auth_basic", "auth_request", "auth_jwt", "auth_oidc"];
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -321,7 +321,7 @@ fn is_local(server: At<'_, '_>) -> bool {
 
 /// Whether some access check is in effect in a block.
 pub(super) fn is_guarded(block: At<'_, '_>) -> bool {
-    let guards = ["deny", "auth_request", "auth_basic", "auth_jwt"];
+    let guards = ["deny", "auth_request", "auth_basic", "auth_jwt", "auth_oidc"];
     guards.iter().any(|name| block.in_effect(name).iter().any(|rule| rule.arg(0) != "off"))
         || block.here_and_above().any(|at| at.has_own(&["internal"]))
         || block.here_and_above().any(|at| at.is_set("ssl_verify_client", "on"))

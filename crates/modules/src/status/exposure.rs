@@ -15,7 +15,7 @@ pub(super) fn check(http: &Http, warnings: &mut Vec<Error>) {
     let shows = |location: &&Location| location.scope.of::<Conf>().page.is_some_and(Page::is_private);
     for location in http.locations.iter().filter(shows) {
         let Some(page) = location.scope.of::<Conf>().page else { continue };
-        if guards::restricts(&location.scope) {
+        if guards::restricts(&location.scope) || gateways::restricts_by_login(&location.scope) {
             continue;
         }
         let Some(listen) = public_listen(http, location) else { continue };
@@ -75,7 +75,8 @@ fn check_opening(http: &Http, opening: &Opening, warnings: &mut Vec<Error>) {
 fn is_restricted(http: &Http, location: &Location) -> bool {
     let limited = location.scope.core.limit_except.as_ref();
     let limited = limited.and_then(|limit| http.locations.get(limit.location.0 as usize));
-    guards::restricts(&location.scope) || limited.is_some_and(|limited| guards::restricts(&limited.scope))
+    let restricts = |scope| guards::restricts(scope) || gateways::restricts_by_login(scope);
+    restricts(&location.scope) || limited.is_some_and(|limited| restricts(&limited.scope))
 }
 
 /// Returns an address of a location's server that other machines can reach.

@@ -25,6 +25,7 @@ mod locations;
 mod log_lines;
 mod log_targets;
 mod logs;
+mod oidc;
 mod paths;
 mod ranges;
 mod refused;

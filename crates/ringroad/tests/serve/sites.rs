@@ -406,6 +406,18 @@ fn split_traffic_works() {
 }
 
 #[test]
+fn login_works() {
+    if !ours_only("auth_oidc") {
+        return;
+    }
+    let server = start("login");
+    assert_eq!(get(&server, "/goodbye", &[]).text(), "Goodbye\n");
+    assert_eq!(get(&server, "/callback?code=x&state=y", &[]).status, 400);
+    // With Dex on this machine it is a redirect.
+    assert!(matches!(get(&server, "/", &[]).status, 302 | 502));
+}
+
+#[test]
 fn tracing_works() {
     if !ours_only("otel") {
         return;
