@@ -2,6 +2,17 @@
 //!
 //! `site::shared_zone::pairs` has the pairs and the matching of keys, [`json`] their text, [`save`](mod@save) writes the state file. A reload in place
 //! retains the pairs if name, size and type of the zone are unchanged. Any other start reads them from the state file.
+//!
+//! A zone has three users:
+//!
+//! | user | access |
+//! |---|---|
+//! | a variable of `keyval` | looks up a value, once for a request or session |
+//! | `api` | reads and changes pairs, and waits until the state file has the change |
+//! | another module, such as `oidc` for its sessions | reads and changes pairs of a zone that shares them, and does not wait for the file |
+//!
+//! Only the first one is in this module. The pairs and their lock are in `site`, so that the other modules need not depend on this
+//! crate. The state file is written here, because only the settings of the zone name it.
 
 mod json;
 mod save;
@@ -80,7 +91,9 @@ pub type KeyvalZone = shared_zone::Zone<Declared>;
 /// settings agree with the earlier ones.
 #[derive(Debug)]
 pub struct Declared {
+    /// `type`
     matching: Matching,
+    /// `timeout`, by which pairs expire that have no time of their own.
     timeout_ms: Option<u64>,
     /// The file that changes are written to.
     state: Option<PathBuf>,
@@ -153,7 +166,8 @@ pub fn state_files(config: &Config) -> impl Iterator<Item = PathBuf> {
     zones.filter_map(|zone| zone.kind().state.clone())
 }
 
-/// Implements the setter of `keyval_zone`.
+/// Implements the setter of `keyval_zone`. The state file is read with the configuration, so that a damaged file refuses the start or the
+/// reload instead of a zone that is empty.
 fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {
     let (mut zone, mut state) = (None, None);
     let (mut matching, mut timeout_ms) = (Matching::Exact, None);
@@ -215,7 +229,8 @@ fn check_state(declared: &Declared, bytes: u64, cx: &Cx<'_>) -> Result<(), Error
     })
 }
 
-/// Implements the setter of `keyval`.
+/// Implements the setter of `keyval`. The variable has a slot, so that its value is looked up once for a request, although the zone may
+/// change during the request.
 fn add_variable(cx: &mut Cx<'_>) -> Result<(), Error> {
     let key = cx.template(cx.arg(0))?;
     let name = cx.variable_name(cx.arg(1))?;
@@ -231,7 +246,9 @@ fn add_variable(cx: &mut Cx<'_>) -> Result<(), Error> {
 /// The lookup of a variable, once per request.
 #[derive(Debug)]
 struct Lookup {
+    /// The text that is searched for.
     key: Template,
+    /// The zone, which may be declared after the variable.
     zone: Arc<KeyvalZone>,
 }
 
