@@ -616,8 +616,9 @@ fn users_log_in_at_another_implementation_of_a_provider() {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("node starts");
     let mut foreign = Foreign(child);
     let mut issuer = String::new();
-    let stdout = foreign.0.stdout.take().expect("a pipe");
-    BufReader::new(stdout).read_line(&mut issuer).expect("the issuer");
+    // Open until the end of the test: the provider also prints notices.
+    let mut stdout = BufReader::new(foreign.0.stdout.take().expect("a pipe"));
+    stdout.read_line(&mut issuer).expect("the issuer");
     let text = format!(
         "worker_processes 1; error_log logs/error.log info; events {{ }} http {{ access_log off;
          oidc_provider idp {{ issuer {}; client_id 'client one'; client_secret 's/ecret:'; scope openid email; userinfo on;
