@@ -192,7 +192,7 @@ fn a_rotated_key_is_fetched_and_an_unknown_one_is_not_fetched_again_and_again() 
     let Some((idp, server)) = site("") else { return };
     assert_eq!(Browser::of(&server).log_in(&idp, "/a").status, 302);
     idp.rotate();
-    std::thread::sleep(Duration::from_millis(1100));
+    testkit::wait::let_pass(Duration::from_millis(1100));
     assert_eq!(Browser::of(&server).log_in(&idp, "/a").status, 302);
     assert_eq!(idp.origin.stats().of("/keys"), 2);
     idp.state().signing = Signing::OtherKey;
@@ -366,7 +366,7 @@ fn concurrent_requests_share_the_fetch_of_the_metadata() {
     assert!(fetches <= 2, "{fetches}");
     // Later the provider is available.
     idp.state().replies.clear();
-    std::thread::sleep(Duration::from_millis(1100));
+    testkit::wait::let_pass(Duration::from_millis(1100));
     assert_eq!(Browser::of(&server).get("/a").status, 302);
 }
 
@@ -376,7 +376,7 @@ fn a_session_ends_after_its_time_and_tokens_are_refreshed_before() {
     let mut browser = Browser::of(&server);
     browser.log_in(&idp, "/a");
     assert_eq!(browser.get("/a").status, 200);
-    std::thread::sleep(Duration::from_millis(2200));
+    testkit::wait::let_pass(Duration::from_millis(2200));
     assert_eq!(browser.get("/a").status, 302);
 }
 
@@ -389,7 +389,7 @@ fn tokens_are_refreshed_once_and_a_refused_refresh_ends_the_session() {
     assert_eq!(browser.get("/a").status, 200);
     assert_eq!(idp.origin.stats().of("/token"), 1);
     // The minimum time between refreshes.
-    std::thread::sleep(Duration::from_millis(10_200));
+    testkit::wait::let_pass(Duration::from_millis(10_200));
     let clients: Vec<_> = (0..6)
         .map(|_| {
             let mut browser = browser.clone();
@@ -400,7 +400,7 @@ fn tokens_are_refreshed_once_and_a_refused_refresh_ends_the_session() {
     assert_eq!(statuses, [200; 6]);
     assert_eq!(idp.origin.stats().of("/token"), 2);
     idp.state().refresh_token.clear();
-    std::thread::sleep(Duration::from_millis(10_200));
+    testkit::wait::let_pass(Duration::from_millis(10_200));
     assert_eq!(browser.get("/a").status, 302);
     assert_logged(&server, "tokens were not refreshed");
 }
