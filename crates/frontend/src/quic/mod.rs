@@ -13,6 +13,7 @@ mod congestion;
 mod connection;
 mod forward;
 mod ids;
+mod resets;
 mod tokens;
 
 use std::cell::{Cell, RefCell};
@@ -47,6 +48,7 @@ use forward::Forwarded;
 pub use forward::Forwards;
 use ids::Ids;
 pub use ids::Steering;
+use resets::UnknownIds;
 use site::config::Section;
 use site::settings::listen::ListenAddr;
 use telemetry::tally::QuicEvent;
@@ -106,6 +108,7 @@ pub(crate) struct Endpoint {
     /// The mailboxes of the other threads, and that of this one until the endpoint runs.
     forwards: Arc<Forwards>,
     forwarded: Cell<Option<Receiver<Forwarded>>>,
+    unknown_ids: RefCell<UnknownIds>,
 }
 
 /// Serves a connection from its first packet until its end.
@@ -177,6 +180,7 @@ impl Endpoint {
             steering,
             forwards: Arc::clone(forwards),
             forwarded: Cell::new(Some(forwarded)),
+            unknown_ids: RefCell::default(),
         }))
     }
 
@@ -254,8 +258,12 @@ impl Endpoint {
                 }
             }
             Some(DatagramEvent::NewConnection(incoming)) => self.admit(incoming),
-            Some(DatagramEvent::Response(transmit)) => self.respond(&transmit, &response),
-            None => {}
+            Some(DatagramEvent::Response(transmit))
+                if self.unknown_ids.borrow_mut().may_answer(datagram, now) =>
+            {
+                self.respond(&transmit, &response);
+            }
+            Some(DatagramEvent::Response(_)) | None => {}
         }
     }
 
