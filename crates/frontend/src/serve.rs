@@ -31,8 +31,9 @@ pub async fn serve(
 /// Serves a connection of `stream`, which may continue in `http`.
 async fn serve_stream(thread: Rc<Thread>, listen_socket: Rc<ListenSocket>, fd: OwnedFd, index: usize) {
     let Some(handed_over) = Box::pin(stream::serve(thread, listen_socket, fd, index)).await else { return };
-    let Some(opened) = handed_over.opening.open().await else { return };
-    serve_opened(opened).await;
+    // Boxed, because few sessions continue in `http`.
+    let Some(opened) = Box::pin(handed_over.opening.open()).await else { return };
+    Box::pin(serve_opened(opened)).await;
 }
 
 /// Serves an opened connection of `http`.

@@ -49,7 +49,8 @@ pub(crate) async fn serve(
     };
     let (mut index, mut held) = (index, Vec::new());
     loop {
-        let passed = run(opening, index, &mut held).await?;
+        // Boxed, because each phase that has it would need the memory for it twice.
+        let passed = run(Box::new(opening), index, &mut held).await?;
         opening = passed.opening;
         match passed.stream_index {
             Some(next) => index = next,
@@ -66,7 +67,7 @@ pub(crate) struct HandedOver {
 }
 
 /// Runs the session of an accepted connection.
-async fn run(mut opening: Opening, index: usize, held: &mut Vec<Extensions>) -> Option<Passed> {
+async fn run(mut opening: Box<Opening>, index: usize, held: &mut Vec<Extensions>) -> Option<Passed> {
     let thread_config = Rc::clone(&opening.default.thread_config);
     let info = Rc::clone(&opening.info);
     let mut session = Session::new(thread_config, info, index);
@@ -102,7 +103,7 @@ enum SessionEnd {
 }
 
 /// Runs the phases of a session.
-async fn run_phases(mut opening: Opening, session: &mut Session) -> SessionEnd {
+async fn run_phases(mut opening: Box<Opening>, session: &mut Session) -> SessionEnd {
     if let Err(Ended(status)) = begin(&mut opening, session).await {
         opening.wire.end(&opening.thread);
         return SessionEnd::Status(status);
@@ -146,19 +147,18 @@ async fn run_phase(session: &mut Session, phase: SessionPhase) -> Result<(), End
 }
 
 /// Performs the TLS handshake, if the address has `ssl`.
-async fn secured(opening: Opening, session: &mut Session) -> Result<Opening, Ended> {
+async fn secured(mut opening: Box<Opening>, session: &mut Session) -> Result<Box<Opening>, Ended> {
     if !session.conn.is_tls {
         return Ok(opening);
     }
     session.action.set("SSL handshaking");
     let failed = || Ended(INTERNAL_ERROR);
-    let mut opening = opening;
     if opening.early.bytes().is_empty() {
         // The handshake begins with the first bytes.
         let timeout = opening.default.handshake_timeout();
         receive(&mut opening, session, rt::now() + timeout).await.map_err(|_| failed())?;
     }
-    let opening = Box::pin(opening.secured()).await.ok_or_else(failed)?;
+    let opening = Box::pin((*opening).secured()).await.map(Box::new).ok_or_else(failed)?;
     let conn = Rc::clone(&session.conn);
     let Some(secured) = conn.secured.get() else {
         session.log(Level::Info, format_args!("SSL_do_handshake() failed (SSL: wrong version number)"));
@@ -177,7 +177,7 @@ async fn secured(opening: Opening, session: &mut Session) -> Result<Opening, End
 }
 
 /// Examines the first bytes of the client, then passes the connection on or runs the session to its end.
-async fn converse(mut opening: Opening, session: &mut Session) -> SessionEnd {
+async fn converse(mut opening: Box<Opening>, session: &mut Session) -> SessionEnd {
     session.early.extend_from_slice(opening.early.bytes());
     opening.early = Input::default();
     if session.has_phase(SessionPhase::Preread) {
@@ -196,7 +196,7 @@ async fn converse(mut opening: Opening, session: &mut Session) -> SessionEnd {
         }
     }
     session.action.set("");
-    let Opening { wire, mut stage, .. } = opening;
+    let Opening { wire, mut stage, .. } = *opening;
     stage.set(Stage::Writing);
     if session.scope().of::<SessionCore>().tcp_nodelay {
         wire.set_nodelay();
@@ -210,9 +210,9 @@ async fn converse(mut opening: Opening, session: &mut Session) -> SessionEnd {
 }
 
 /// Hands the connection to another listening address.
-fn pass(opening: Opening, session: &mut Session, to: &ListenAddr) -> SessionEnd {
+fn pass(opening: Box<Opening>, session: &mut Session, to: &ListenAddr) -> SessionEnd {
     let early = std::mem::take(&mut session.early);
-    match opening.pass(to, session.client().clone(), early) {
+    match (*opening).pass(to, session.client().clone(), early) {
         Ok(passed) => SessionEnd::Passed(Box::new(passed)),
         Err((opening, fault)) => {
             session.log(Level::Error, format_args!("{fault} for \"{to}\""));
