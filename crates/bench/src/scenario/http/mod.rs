@@ -20,12 +20,13 @@
 //! per connection. It is compared with the same server without it, for short connections to one worker.
 //!
 //! Further tables measure resident files ([`warm`]), where other peers beside nginx are relevant, and proxied requests
-//! ([`proxied`]).
+//! ([`proxied`]) and single features ([`features`]).
 //!
 //! This file has the measurement and the tables. The write-up's tables are pictures, so their form here follows its
 //! text. A rate that the generator limited is not significant for the server; then the CPU time per request is used. If
 //! the server is the limit, its rate is inversely proportional to this CPU time.
 
+mod features;
 pub(super) mod proxied;
 mod warm;
 
@@ -190,6 +191,7 @@ impl Scenario for HttpOptions {
         warm::add(bench, section)?;
         let place = ServerCpus::of_one_worker(bench, section);
         proxied::add(bench, section, &place, None)?;
+        features::add(bench, section)?;
         Ok(Results::default())
     }
 }
