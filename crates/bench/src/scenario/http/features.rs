@@ -48,9 +48,9 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     };
     file("users", PASSWORD_FILE)?;
     file("compressed.txt", &"A line of a text that is proxied and compressed.\n".repeat(LINES))?;
-    let place = ServerCpus::of_one_worker(bench, section);
+    let cpus = ServerCpus::of_one_worker(bench, section);
     let servers = (&SERVERS[..], ", features");
-    let mut servers = comparison::start(bench, section, &place, servers, |variant, instance| {
+    let mut servers = comparison::start(bench, section, &cpus, servers, |variant, instance| {
         let directory = directory.display();
         let socket = instance.directory.join("origin").display().to_string();
         // Each rewrite matches, and the last one ends the series.
@@ -70,7 +70,7 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     })?;
     for (name, path, field) in FEATURES {
         let labels = at([("feature", &name), ("workers", &1), ("connections", &CONNECTIONS)]);
-        let mut plan = served::load(bench, &place.split, CONNECTIONS, LENGTH);
+        let mut plan = served::load(bench, &cpus.split, CONNECTIONS, LENGTH);
         plan.headers = field.map(str::to_owned).into_iter().collect();
         plan.expect = Expect { status: Some(200), ..Expect::default() };
         let words = format!("{name}, {CONNECTIONS} connections");
