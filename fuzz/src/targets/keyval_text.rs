@@ -6,8 +6,22 @@
 #[path = "../../../crates/guards/src/keyval/json.rs"]
 mod json;
 
-/// The type that the source file uses.
-mod store {
+/// The types that the source file uses.
+mod pairs {
+    /// The change of a pair.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub enum PairChange {
+        /// The pair is removed.
+        Remove,
+        /// The pair is added or changed.
+        Set {
+            /// The value.
+            value: Option<String>,
+            /// Time in ms until it expires.
+            expire_ms: Option<u64>,
+        },
+    }
+
     /// A copied pair.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct CopiedPair {

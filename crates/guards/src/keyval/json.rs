@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
-use site::shared_zone::pairs::{CopiedPair, PairChange as Change};
+use super::pairs::{CopiedPair, PairChange as Change};
 
 /// Parses the body of a change.
 pub fn changes(text: &[u8]) -> Result<Vec<(String, Change)>, Fault> {

@@ -29,7 +29,7 @@ use exchange::module::{ThreadHooks, compute};
 use exchange::saved_pairs::SavePairs;
 use site::config::{Config, Cx, Section};
 use site::shared_zone::limits::without_zone;
-use site::shared_zone::{self, ZoneKind, table};
+use site::shared_zone::{self, ZoneKind, pairs, table};
 use site::template::Template;
 use site::uses::FileUse;
 use site::variables::{Compute, HasVariables};
