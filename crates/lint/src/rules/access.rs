@@ -5,16 +5,17 @@ use crate::rule::Level::{Error, Note, Warning};
 use crate::rule::{Findings, Fix, Rule};
 use crate::text;
 
-/// Directives of the access phase.
-const ACCESS: [&str; 6] = ["allow", "deny", "auth_basic", "auth_request", "auth_jwt", "auth_oidc"];
+/// Directives of the phases after the rewrite phase that refuse requests: access rules and limits.
+const ACCESS: [&str; 8] =
+    ["allow", "deny", "auth_basic", "auth_request", "auth_jwt", "auth_oidc", "limit_req", "limit_conn"];
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "return-before-access",
         level: Error,
-        what: "`return` is sent before the access rules of the same block are read.",
-        why: "`return` and `rewrite … redirect` run in the rewrite phase, access rules in the later access phase. All clients get the \
-              response, whatever the rules are.",
+        what: "`return` is sent before the access rules and limits of the same block are read.",
+        why: "`return` and `rewrite … redirect` run in the rewrite phase, limits and access rules in later phases. All clients get the \
+              response, whatever the rules and limits are.",
         mend: "Put the response into a location that `try_files` or `error_page` reaches after the access phase, or decide by `if` on \
                a variable of `geo`.",
         bad: "server { location /admin { deny all; return 200 secret; } }",

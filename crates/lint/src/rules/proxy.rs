@@ -24,7 +24,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The name is resolved for each request. Without a resolver requests fail with 502.",
         mend: "Add `resolver` with the addresses of name servers.",
         bad: "server { set $app app.internal; location / { proxy_pass http://$app; } }",
-        good: "server { resolver 127.0.0.53; set $app app.internal; location / { proxy_pass http://$app; } }",
+        good: "server { resolver 127.0.0.53; set $app app.internal; location / { proxy_pass http://$app; } } server { location / { proxy_pass http://127.0.0.1:$arg_port; } }",
         check: without_resolver,
     },
     Rule {
@@ -288,7 +288,9 @@ fn needs_no_resolver(model: &Model<'_>, value: &str) -> bool {
 fn without_resolver(model: &Model<'_>, found: &mut Findings<'_>) {
     for at in passes(model) {
         let written = at.arg(0);
+        // A variable port needs no resolver.
         let host = text::host(text::authority(written));
+        let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
         let names = text::variables(host);
         let (Some(name), true) = (names.first(), at.setting("resolver").is_none()) else { continue };
         let is_address = matches!(*name, "server_addr" | "remote_addr" | "gateway");
