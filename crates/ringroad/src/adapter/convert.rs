@@ -289,9 +289,9 @@ pub(crate) fn set_ticket_secret(bytes: &[u8]) {
     }
 }
 
-/// Returns whether the sandbox allows to read a file: the directive that allows it, or the one that would. Returns `None` if it is
-/// off.
-pub(crate) fn sandbox_of(config: &Config, path: &Path) -> Option<String> {
+/// Returns whether the sandbox allows to read a file: the directive that allows it, else as an error the one that would. Returns `None`
+/// if it is off.
+pub(crate) fn sandbox_of(config: &Config, path: &Path) -> Option<Result<String, String>> {
     if config.main.sandbox == Sandbox::Off {
         return None;
     }
@@ -300,9 +300,9 @@ pub(crate) fn sandbox_of(config: &Config, path: &Path) -> Option<String> {
         let link =
             refused.link.as_ref().map(|link| format!("the symbolic link {} leads out: ", link.display()));
         let (link, directive) = (link.unwrap_or_default(), refused.directive());
-        return Some(format!("{link}refused with 403, allowed by \"{directive}\""));
+        return Some(Err(format!("{link}refused with 403, allowed by \"{directive}\"")));
     }
-    Some(
+    Some(Ok(
         match std::fs::canonicalize(path).ok().and_then(|real| allowed.allowing(&real, Access::Read).cloned())
         {
             None => "allowed".to_owned(),
@@ -311,7 +311,7 @@ pub(crate) fn sandbox_of(config: &Config, path: &Path) -> Option<String> {
                 None => format!("allowed by the default of {directive}"),
             },
         },
-    )
+    ))
 }
 
 /// Describes how bodies are transferred in each location on this machine.

@@ -22,7 +22,7 @@ impl<'t> Story<'t> {
     pub(super) fn tell(&mut self, report: &mut Report) {
         // The blocks of the request, then those of its subrequests by depth.
         let mut blocks = vec![self.blocks()];
-        let mut is_told = false;
+        let (mut is_told, mut is_passed) = (false, false);
         for note in &self.course.notes {
             while blocks.len() <= usize::from(note.depth) {
                 blocks.push(self.blocks());
@@ -31,7 +31,11 @@ impl<'t> Story<'t> {
             report.is_subrequest = note.depth > 0;
             let told = self.event(note, here, report);
             if note.depth == 0 {
-                is_told = told;
+                // A handler decides on a passed request, and others may log something about it, before another location can be entered.
+                let remains = is_passed
+                    && matches!(note.event, Event::Decided { .. } | Event::Said { .. } | Event::Logged(..));
+                is_passed = matches!(note.event, Event::Passed(_)) || remains;
+                is_told = told || remains;
             }
         }
         report.is_subrequest = false;
@@ -57,8 +61,9 @@ impl<'t> Story<'t> {
             Event::Passed(passed) => {
                 handler::limits(blocks, report);
                 handler::passed(blocks, passed, self.question, report);
-                if note.depth > 0 {
-                    report.line("", "its response is unknown here: 200 is assumed");
+                match note.depth {
+                    0 => report.line("response", "that of the upstream"),
+                    _ => report.line("", "its response is unknown here: 200 is assumed"),
                 }
                 return true;
             }
@@ -130,7 +135,7 @@ impl<'t> Story<'t> {
     /// Reports the response.
     fn response(&self, blocks: &Blocks<'_>, report: &mut Report) {
         let Course { status, redirect, length, is_file, path, location, .. } = self.course;
-        let Some(status) = status else {
+        let Some(mut status) = *status else {
             return report.line("response", "none: the connection is closed");
         };
         if *is_file {
@@ -139,15 +144,21 @@ impl<'t> Story<'t> {
         if let (true, Some(bytes)) = (*is_file, length) {
             let mover = adapter::mover(&self.site.config, *location, *bytes);
             report.line("file", format_args!("{}, {bytes} bytes, sent by {mover}", path.display()));
-            if let Some(allowed) = adapter::sandbox_of(&self.site.config, path) {
-                report.line("sandbox", allowed);
+            match adapter::sandbox_of(&self.site.config, path) {
+                None => {}
+                Some(Ok(allowed)) => report.line("sandbox", allowed),
+                // The rehearsal has no sandbox.
+                Some(Err(refused)) => {
+                    report.line("sandbox", refused);
+                    status = 403;
+                }
             }
         }
-        if *is_file || *status == 403 {
+        if *is_file || status == 403 {
             let obstacle = self.reader.as_ref().and_then(|reader| reader.obstacle(path));
             obstacle.iter().for_each(|text| report.line("", text));
         }
-        let redirect = redirect.as_ref().filter(|_| (300..400).contains(status));
+        let redirect = redirect.as_ref().filter(|_| (300..400).contains(&status));
         let redirect = redirect.map(|url| format!(" to {}", String::from_utf8_lossy(url)));
         report.line("response", format_args!("{status}{}", redirect.unwrap_or_default()));
     }

@@ -309,7 +309,16 @@ fn explain_reports_whether_the_sandbox_allows_the_file() {
     let expected = format!(
         "sandbox    the symbolic link {top}/www/mirror leads out: refused with 403, allowed by \"sandbox_path {top}/mirror;\"\n"
     );
-    assert!(text.contains(&expected), "{expected}{text}");
+    assert!(text.contains(&expected) && text.contains("\nresponse   403\n"), "{expected}{text}");
+}
+
+#[test]
+fn explain_does_not_invent_the_response_of_an_upstream() {
+    let dir = TempDir::new("explain");
+    let conf = "events {}\nhttp { server { listen 127.0.0.1:8080; location / { proxy_pass http://127.0.0.1:1; } } }\n";
+    let text = explained(&dir.write("nginx.conf", conf), &["http://one.example:8080/"]);
+    let responses: Vec<&str> = text.lines().filter(|line| line.starts_with("response")).collect();
+    assert_eq!(responses, ["response   that of the upstream"], "{text}");
 }
 
 #[test]
