@@ -51,6 +51,11 @@ pub(super) fn run(options: &Options) -> ExitCode {
             if refused.syntax_is_ok {
                 log.write(refused.level, refused.message);
             }
+            if options.signal.is_some() {
+                print_error(
+                    "ringroad: no signal was sent, because the pid file is named by the configuration; a running server continues with the old one\n",
+                );
+            }
             return ExitCode::FAILURE;
         }
     };

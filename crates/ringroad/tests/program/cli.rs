@@ -312,6 +312,9 @@ fn signals_need_a_valid_pid_file() {
     }
     let log = std::fs::read_to_string(dir.path().join("logs/error.log")).expect("the default log");
     assert!(log.contains("[notice]") && log.contains(": signal process started\n"), "{log}");
+    dir.write("conf/nginx.conf", "events { }\nhttp { root x }\n");
+    let said = run(&["-s", "reload", "-p", &prefix]);
+    assert!(said.code == 1 && said.err.contains("no signal was sent"), "{}", said.err);
 }
 
 #[test]

@@ -228,12 +228,15 @@ fn application(target: &str) -> Option<String> {
         let port: u16 = port.parse().ok()?;
         return Some(format!("http://127.0.0.1:{port}"));
     }
-    match target.split_once("://") {
-        Some(("http" | "https", rest)) if !rest.is_empty() => Some(target.to_owned()),
-        Some(_) => None,
-        None if target.starts_with(':') => None,
-        None => Some(format!("http://{target}")),
-    }
+    let (scheme, rest) = match target.split_once("://") {
+        Some((scheme @ ("http" | "https"), rest)) if !rest.is_empty() => (scheme, rest),
+        Some(_) => return None,
+        None if target.starts_with(':') => return None,
+        None => ("http", target),
+    };
+    // The path replaces the "/" of requests, so "/a" would become "/patha" without a slash at its end.
+    let is_open = rest.contains('/') && !rest.ends_with('/') && !rest.starts_with("unix:");
+    Some(format!("{scheme}://{rest}{}", if is_open { "/" } else { "" }))
 }
 
 /// Parses `IP:PORT`; a port alone means loopback, and a port after a colon means all addresses.
@@ -490,6 +493,8 @@ mod tests {
             ("[::1]:80", "http://[::1]:80"),
             ("unix:/run/app.sock", "http://unix:/run/app.sock"),
             ("https://app.example", "https://app.example"),
+            ("http://10.0.0.2:80/app", "http://10.0.0.2:80/app/"),
+            ("10.0.0.2:80/app/", "http://10.0.0.2:80/app/"),
         ] {
             assert_eq!(application(target).as_deref(), Some(url), "{target}");
         }
