@@ -309,7 +309,8 @@ fn required_group(pass: Option<&crate::passing::pass::Pass>, conf: &CheckConf) -
     match pass.group() {
         None => fault(
             "\"health_check\" with a destination that has variables",
-            "write a separate location with \"internal\", and \"proxy_pass\" with the name of the group",
+            "write the check and a \"proxy_pass\" with the name of the group into a separate block: in http a location with \"internal\", in stream \
+             a server that listens on a socket",
         ),
         Some(group) if group.port.is_some() => fault(
             "\"health_check\" with an address that is no group of servers",
