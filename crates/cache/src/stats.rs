@@ -23,6 +23,8 @@ pub struct Stats {
     pub is_owner: bool,
     /// Whether the disk is not used for a while after failures.
     pub is_pass_through: bool,
+    /// Whether the directory could not be opened for writing at the start: entries are read, and none are stored.
+    pub is_unwritable: bool,
     /// Lookups that found an entry in memory.
     pub hits_memory: u64,
     /// Lookups that found an entry on disk.

@@ -106,6 +106,7 @@ impl Store {
             is_measured: entries.is_measured(),
             is_owner: dir.is_owner(),
             is_pass_through: !dir.health.can_write(),
+            is_unwritable: dir.is_unwritable(),
             read_errors: dir.counts.read_errors.get(),
             write_errors: dir.counts.write_errors.get(),
             read_bytes: dir.counts.read_bytes.get(),

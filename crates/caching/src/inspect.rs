@@ -41,7 +41,12 @@ pub async fn inspect(config: &Config, query: &EntryQuery) -> Vec<String> {
         Err(error) => lines.push(format!("not cached: the entry cannot be read: {error}")),
         Ok(None) => {
             let varies = cache.shared_fetches().varying(&key).is_some();
-            let loads = if store.stats().is_loaded { "" } else { "; the cache still reads its directory" };
+            let stats = store.stats();
+            let loads = match (stats.is_unwritable, stats.is_loaded) {
+                (true, _) => "; the cache stores nothing, because its directory cannot be written",
+                (_, false) => "; the cache still reads its directory",
+                (_, true) => "",
+            };
             lines.push(match varies {
                 true => format!("not cached: MISS, no variant for these header fields{loads}"),
                 false => format!("not cached: MISS, nothing is stored under this key{loads}"),

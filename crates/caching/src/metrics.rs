@@ -63,8 +63,8 @@ impl Facts {
         Facts {
             bytes: stats.map(|stats| stats.bytes),
             max_size,
-            is_loading: stats.is_some_and(|stats| !stats.is_loaded),
-            is_degraded: stats.is_none_or(|stats| stats.is_pass_through),
+            is_loading: stats.is_some_and(|stats| !stats.is_loaded && !stats.is_unwritable),
+            is_degraded: stats.as_ref().is_none_or(stores_nothing),
             entries: stats.map_or(0, |stats| stats.entries),
             evicted: stats.map_or(0, |stats| stats.evicted),
             requests: by_status.map(|((status, _), count)| (*status, *count)).collect(),
@@ -240,13 +240,18 @@ const DEGRADATIONS: Row = own(
     |numbers, out| store(numbers, out, |stats| [stats.pass_throughs]),
 );
 
+/// Whether a cache stores nothing at present.
+fn stores_nothing(stats: &Stats) -> bool {
+    stats.is_pass_through || stats.is_unwritable
+}
+
 const DEGRADED: Row = own(
     Metric::gauge(
         "cache_degraded",
         "1",
         "1 while the cache stores nothing, because it could not be opened or its disk failed.",
     ),
-    |numbers, out| out.push(u64::from(numbers.stats.is_none_or(|stats| stats.is_pass_through))),
+    |numbers, out| out.push(u64::from(numbers.stats.as_ref().is_none_or(stores_nothing))),
 );
 
 const VERIFIED: Row = own(

@@ -430,6 +430,11 @@ impl Directory {
         self.is_owner.load(Ordering::Acquire)
     }
 
+    /// Whether the directory could not be opened for writing at the start, and still is not owned.
+    pub(crate) fn is_unwritable(&self) -> bool {
+        self.lock_error.is_some() && !self.is_owner()
+    }
+
     /// Whether the cache is being stopped.
     pub(crate) fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Acquire)

@@ -395,7 +395,7 @@ fn a_lock_file_of_another_user_is_reported_with_its_cause() {
         return;
     }
     let (_objects, origin) = sized_objects();
-    let setup = setup(&origin, &[]);
+    let setup = setup(&origin, &[("SERVER", "location = /metrics { metrics; }")]);
     fs::create_dir_all(setup.cache()).expect("a writable directory");
     let lock = setup.cache().join("ringroad.lock");
     fs::write(&lock, "").expect("a writable directory");
@@ -406,4 +406,7 @@ fn a_lock_file_of_another_user_is_reported_with_its_cause() {
     for _ in 0..2 {
         assert_eq!(get(&server, "/a-4096"), "MISS");
     }
+    let page = Client::connect(server.addr(0)).get("/metrics").text();
+    let line = page.lines().find(|line| line.starts_with("ringroad_cache_degraded{"));
+    assert!(line.is_some_and(|line| line.ends_with(" 1")), "{line:?}");
 }
