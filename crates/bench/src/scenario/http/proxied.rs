@@ -129,8 +129,8 @@ const FOR_LARGE: [Variant; 4] = [
     Variant::ours("io_uring, proxy_buffers 32 64k", "io_uring").with(BUFFERS),
     Variant::of("nginx, proxy_buffers 32 64k", Peer::Nginx).with(BUFFERS),
     HAPROXY_SPLICE,
-    // H2O has it since 2.3.
-    Variant::of("h2o, proxy.zerocopy", Peer::H2o).with("        proxy.zerocopy: enabled\n"),
+    // H2O has it since 2.3, for all hosts only.
+    Variant::of("h2o, proxy.zerocopy", Peer::H2o).with("proxy.zerocopy: enabled\n"),
 ];
 
 /// All servers, in the order of tables.
