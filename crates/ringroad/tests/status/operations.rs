@@ -117,7 +117,8 @@ fn reloads_are_counted_by_method_across_workers() {
     });
     known.expect("another worker");
     once(&server, "the same numbers", |numbers| reloads(numbers) == ([1.0, 1.0, 4.0], 0.0));
-    // A reload of the configuration in force succeeds again.
+    // A reload of the configuration in force succeeds again. It is in place if the master knows that the new worker is ready, which is logged.
+    server.wait_for_log_count("event method", 3, Deadline::default());
     reload(&mut server, &reload_conf("worker_processes 3;", ""), ([2.0, 1.0, 4.0], 1.0));
 }
 
