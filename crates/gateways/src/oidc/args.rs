@@ -12,11 +12,9 @@ impl Args {
     pub(super) fn parse(query: &[u8]) -> Option<Args> {
         let mut args: Vec<(String, String)> = Vec::new();
         for arg in query.split(|byte| *byte == b'&').filter(|arg| !arg.is_empty()) {
-            let (name, value) = match memchr_equals(arg) {
-                Some(at) => (&arg[..at], &arg[at + 1..]),
-                None => (arg, &[][..]),
-            };
-            let (name, value) = (decoded(name)?, decoded(value)?);
+            let mut parts = arg.splitn(2, |byte| *byte == b'=');
+            let mut part = || decoded(parts.next().unwrap_or_default());
+            let (name, value) = (part()?, part()?);
             if args.len() >= ARGS_MAX || args.iter().any(|(known, _)| *known == name) {
                 return None;
             }
@@ -29,10 +27,6 @@ impl Args {
     pub(super) fn get(&self, name: &str) -> Option<String> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
     }
-}
-
-fn memchr_equals(text: &[u8]) -> Option<usize> {
-    text.iter().position(|byte| *byte == b'=')
 }
 
 /// Decodes a text of a form: a plus sign stands for a blank.

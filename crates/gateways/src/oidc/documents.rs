@@ -80,14 +80,13 @@ impl<T> Default for SharedDocument<T> {
 struct Fetching<T> {
     /// The document that is fetched.
     document: Arc<SharedDocument<T>>,
-    /// Dropped at the end, which wakes the waiting requests.
-    end: Option<Publisher>,
+    /// Dropped after the fetch is no longer in flight, which wakes the waiting requests.
+    _end: Publisher,
 }
 
 impl<T> Drop for Fetching<T> {
     fn drop(&mut self) {
         self.document.lock().fetch = None;
-        self.end.take();
     }
 }
 
@@ -162,7 +161,7 @@ impl<T: 'static> SharedDocument<T> {
         let (publisher, watcher) = watch::channel(0);
         state.fetch = Some(FetchInFlight(watcher.clone()));
         state.begun = Some(rt::now());
-        let fetching = Fetching { document: Arc::clone(self), end: Some(publisher) };
+        let fetching = Fetching { document: Arc::clone(self), _end: publisher };
         rt::spawn(async move {
             let fetched = fetch.await;
             let mut state = fetching.document.lock();

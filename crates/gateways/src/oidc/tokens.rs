@@ -269,14 +269,13 @@ fn refreshes() -> MutexGuard<'static, HashMap<String, Watcher>> {
 struct Refreshing {
     /// The key of the session.
     key: String,
-    /// Dropped at the end, which wakes the waiting requests.
-    end: Option<Publisher>,
+    /// Dropped after the refresh is no longer in flight, which wakes the waiting requests.
+    _end: Publisher,
 }
 
 impl Drop for Refreshing {
     fn drop(&mut self) {
         refreshes().remove(&self.key);
-        self.end.take();
     }
 }
 
@@ -299,7 +298,7 @@ pub(super) async fn refresh(
             None => {
                 let (publisher, watcher) = watch::channel(0);
                 refreshes.insert(key.clone(), watcher.clone());
-                let refreshing = Refreshing { key, end: Some(publisher) };
+                let refreshing = Refreshing { key, _end: publisher };
                 let (caller, provider) = (caller.clone(), Arc::clone(provider));
                 let id = current.id.clone();
                 rt::spawn(async move {
