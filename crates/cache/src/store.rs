@@ -146,10 +146,16 @@ impl Store {
         self.lookup.find(key, text, selector, access).await
     }
 
-    /// Returns the entry for a request without a wait, if it is in memory, `is_wanted` and not purged. After `None`, [`Store::find`]
-    /// decides; only a returned entry counts as a hit.
-    pub fn find_in_memory(&self, key: &Key, text: &[u8], is_wanted: impl Fn(&Meta) -> bool) -> Option<Hit> {
-        self.lookup.find_in_memory(key, text, is_wanted)
+    /// Returns the entry for a request without a wait, if it is in memory or in an open file, `is_wanted` and not purged. After
+    /// `None`, [`Store::find_by`] decides; only a returned entry counts as a hit.
+    pub fn find_at_hand(
+        &self,
+        key: &Key,
+        text: &[u8],
+        access: Access,
+        is_wanted: impl Fn(&Meta) -> bool,
+    ) -> Option<Hit> {
+        self.lookup.find_at_hand(key, text, access, is_wanted)
     }
 
     /// Whether an entry of any variant is stored under a key. Counts as a use of the entry, but not as a lookup.

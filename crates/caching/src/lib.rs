@@ -192,9 +192,9 @@ pub async fn serve(
     result
 }
 
-/// Serves a request from memory if the entry is fresh and nothing else has to be decided: without a wait, and without the state that
-/// waits need. `None` states nothing about the entry: [`serve`] decides, and nothing was recorded or counted.
-pub fn serve_from_memory(
+/// Serves a request from memory or an open file if the entry is fresh and nothing else has to be decided: without a wait, and without the
+/// state that waits need. `None` states nothing about the entry: [`serve`] decides, and nothing was recorded or counted.
+pub fn serve_at_hand(
     request: &mut Request,
     origin: &'static ModuleFunctions,
     cache: &Arc<Cache>,
@@ -209,7 +209,7 @@ pub fn serve_from_memory(
         return None;
     }
     let now = now_ms();
-    let hit = store.find_in_memory(&key, &text, |meta| {
+    let hit = store.find_at_hand(&key, &text, access(request, store), |meta| {
         meta.fresh_until_ms > now
             && (meta.vary.is_empty() || policy::variant_of(request, &meta.vary) == meta.variant)
     })?;

@@ -165,11 +165,6 @@ impl Zone {
     pub fn is_on(&self) -> bool {
         !matches!(self, Zone::Off)
     }
-
-    /// Whether the cache is named, and holds entries in memory.
-    pub fn has_memory(&self) -> bool {
-        matches!(self, Zone::Named(zone) if zone.kind().memory > 0)
-    }
 }
 
 /// One status of a `proxy_cache_valid`.

@@ -32,13 +32,14 @@ use telemetry::shared::Shared;
 use crate::streams;
 
 /// All workloads, each with the location of its server.
-pub(crate) const ALL: [(Workload, &str); 6] = [
+pub(crate) const ALL: [(Workload, &str); 7] = [
     (course_static, ""),
     (course_streams, ""),
     (course_counted, "location = /metrics { metrics; }"),
     (course_proxied, "proxy_pass http://origin;"),
     (course_upload, "proxy_pass http://origin; client_body_buffer_size 64k;"),
     (course_hit, "proxy_pass http://origin; proxy_cache hits; add_header X-Cache $upstream_cache_status;"),
+    (course_hit_of_file, "proxy_pass http://origin; proxy_cache files; add_header X-Cache $upstream_cache_status;"),
 ];
 
 /// A workload of requests to a running server.
@@ -76,10 +77,17 @@ fn course_upload(server: &mut Server, repetitions: u32) {
     server.requests(repetitions, &upload, &["200 OK", "text/html", "ETag"]);
 }
 
-/// A response from the cache, with its body in memory.
+/// A response from the cache, with its body in memory (`memory=`).
 #[inline(never)]
 fn course_hit(server: &mut Server, repetitions: u32) {
     server.requests(repetitions, REQUEST, &["200 OK", "text/html", "ETag", "X-Cache: HIT"]);
+}
+
+/// The same without `memory=`: what was read from the open file of the entry is retained, and fstat(2) checks the file.
+#[inline(never)]
+fn course_hit_of_file(server: &mut Server, repetitions: u32) {
+    server.requests(repetitions, REQUEST, &["200 OK", "text/html", "ETag", "X-Cache: HIT"]);
+    std::hint::black_box(());
 }
 
 /// The request of the client.
@@ -328,6 +336,7 @@ fn configuration(directory: &Path, location: &str) -> String {
         http {{ \
             access_log {directory}/access.log combined buffer=64k; \
             proxy_cache_path {directory}/cache keys_zone=hits:1m memory=4m; \
+            proxy_cache_path {directory}/files keys_zone=files:1m; \
             types {{ text/html html; }} \
             proxy_http_version 1.1; \
             proxy_set_header Connection ''; \

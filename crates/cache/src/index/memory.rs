@@ -59,11 +59,6 @@ impl<T> MemoryTier<T> {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the tier may store objects.
-    pub(crate) fn is_on(&self) -> bool {
-        !self.shards.is_empty()
-    }
-
     /// Returns the object and its version, if it is wanted, and counts a use of it. The lock is held while `is_wanted` runs.
     pub(crate) fn find(&self, key: &KeyBytes, is_wanted: impl Fn(&T, u32) -> bool) -> Option<(Arc<T>, u32)> {
         let mut shard = self.shard(key)?;

@@ -21,7 +21,7 @@ use crate::entries::chunks::Chunks;
 use crate::format::{CHUNK_BYTES, Damage, Header, RECORD_BYTES, Unread, checksum, chunks_of, crc32c, decode};
 use crate::index::{BLOCK_BYTES, IndexEntry};
 use crate::key::Key;
-use crate::lookup::open_files::{self, OpenFile};
+use crate::lookup::open_files::{self, Content, OpenFile, ReadBefore};
 
 /// The key of the requested entry.
 #[derive(Clone, Copy)]
@@ -203,15 +203,17 @@ impl EntryFiles {
     }
 
     /// Returns the open file of an entry if it is retained. If the plan bypasses the page cache, the bytes of the file
-    /// must also be resident.
+    /// must also be resident, or retained.
     pub(crate) fn open_file(&self, key: &Key, known: Option<IndexEntry>, plan: ReadPlan) -> Option<OpenFile> {
         let known = known.filter(|known| plan.calls_directly && known.measured)?;
         let open = open_files::find((self.entries.dir.seed, *key), known.version, plan.direct)?;
-        if !plan.bypass_page_cache {
+        let is_complete =
+            matches!(open.read.as_deref(), Some(ReadBefore { content: Content::Complete(_), .. }));
+        if !plan.bypass_page_cache || is_complete {
             return Some(open);
         }
         let bytes = u64::from(known.blocks) * BLOCK_BYTES;
-        let range = open.read.as_ref().map_or(0..bytes, |read| read.header.body_range());
+        let range = open.read.as_ref().map_or(0..bytes, |read| read.header().body_range());
         let is_resident = open.is_resident(range.start, range.end - range.start);
         self.admission.note(plan.name, is_resident, rt::now());
         is_resident.then_some(open)
@@ -288,6 +290,8 @@ impl EntryFiles {
         // needs no disk access.
         let seen = match plan.first {
             FirstRead::Prefix => Some(file.stat_inline().map_err(ReadError::Disk)?),
+            // It has just been checked; only what is read from a retained file is retained.
+            FirstRead::Complete(_) if !file.is_sole() => file.stat_of_turn().ok(),
             FirstRead::Complete(_) => None,
         };
         let (mut buf, header) = self.read_header(file, plan.first.bytes(), plan).await?;

@@ -17,6 +17,7 @@ pub(crate) mod open_files;
 pub(crate) mod reader;
 
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use http::response::parse::ParsedResponse;
@@ -33,7 +34,7 @@ use crate::format::{ALIGN, Damage, Header};
 use crate::index::IndexEntry;
 use crate::key::Key;
 use crate::lookup::file::{EntryFiles, FirstRead, LookupKey, PREFIX_BYTES, Read, ReadPlan, body_of};
-use crate::lookup::open_files::{CachedHeader, OpenFile};
+use crate::lookup::open_files::{CachedHeader, Content, OpenFile, ReadBefore};
 use crate::lookup::reader::Reader;
 use crate::meta::Meta;
 use crate::purge::PurgeEffect;
@@ -87,29 +88,45 @@ impl Lookup {
         found
     }
 
-    /// Returns the entry for a request if it is in memory, `is_wanted` and not purged, and counts a hit. It needs no wait and no disk.
-    /// `None` states nothing about the entry: [`Lookup::find`] decides.
-    pub(crate) fn find_in_memory(
+    /// Returns the entry for a request if it is at hand, `is_wanted` and not purged, and counts a hit. It needs no wait and no
+    /// disk: the entry is in memory, or its file is open and was read before. `None` states nothing about the entry:
+    /// [`Lookup::find`] decides.
+    pub(crate) fn find_at_hand(
         &self,
         key: &Key,
         text: &[u8],
+        access: Access,
         is_wanted: impl Fn(&Meta) -> bool,
     ) -> Option<Hit> {
         let entries = &self.entries;
-        if !entries.memory.is_on() || !entries.dir.is_owner() {
+        if !entries.dir.is_owner() {
             return None;
         }
         // An entry that is not wanted, such as a stale one, is found again by `Lookup::find`, which counts its use.
-        let (image, version) = entries.memory.find(&key.0, |image, _| is_wanted(&image.header.meta))?;
-        // Looked up last, because this counts a use of the entry.
-        let known = entries.index.touch(&key.0, now_s());
-        let known = known.filter(|known| known.blocks > 0 && known.version == version)?;
-        let key = LookupKey { key, primary: key, text, access: self.access() };
-        let hit = Check { entries, key, known: Some(known) }.image(&image)?;
+        let image = entries.memory.find(&key.0, |image, _| is_wanted(&image.header.meta));
+        let name = (entries.dir.seed, *key);
+        let is_read = image.is_some()
+            || (entries.dir.health.can_read(entries.dir.clock_ms())
+                && open_files::has_read(name, |header| is_wanted(&header.meta)));
+        if !is_read {
+            return None;
+        }
+        let known = entries.index.peek(&key.0).filter(|known| known.blocks > 0);
+        let check = Check { entries, key: LookupKey { key, primary: key, text, access }, known };
+        let hit = match image {
+            Some((image, version)) if version == known?.version => check.image(&image)?,
+            _ => match self.in_open_file(check, self.files.plan(key, access, known)) {
+                OpenEntry::Read(hit) => hit?,
+                OpenEntry::Unread(_) | OpenEntry::Closed => return None,
+            },
+        };
         if hit.is_purged_soft {
             return None;
         }
-        entries.counters.hits_memory.count();
+        entries.index.touch(&key.0, now_s());
+        let counters = &entries.counters;
+        let counter = if hit.is_from_memory { &counters.hits_memory } else { &counters.hits_disk };
+        counter.count();
         Some(hit)
     }
 
@@ -178,21 +195,31 @@ impl Lookup {
         self.file(check).await
     }
 
+    /// Looks for an entry among the open files.
+    fn in_open_file(&self, check: Check<'_>, plan: ReadPlan) -> OpenEntry {
+        let Some(open) = self.files.open_file(check.key.key, check.known, plan) else {
+            return OpenEntry::Closed;
+        };
+        match open.read.as_ref().map(|read| &read.content) {
+            Some(Content::Complete(image)) => OpenEntry::Read(check.image(image)),
+            Some(Content::Start(read)) if plan.first_if_open == FirstRead::Prefix => {
+                OpenEntry::Read(check.cached_header(plan, open.file, read))
+            }
+            _ => OpenEntry::Unread(open.file),
+        }
+    }
+
     /// Opens, reads and checks a file.
     async fn file(&self, check: Check<'_>) -> Result<Option<Hit>, StoreError> {
         let Check { entries, key: LookupKey { key, access, .. }, known } = check;
         let mut plan = self.files.plan(key, access, known);
-        let opened = match self.files.open_file(key, known, plan) {
-            Some(open) => {
+        let opened = match self.in_open_file(check, plan) {
+            OpenEntry::Read(hit) => return Ok(hit),
+            OpenEntry::Unread(file) => {
                 plan.first = plan.first_if_open;
-                match open.read {
-                    Some(read) if plan.first == FirstRead::Prefix => {
-                        return Ok(check.cached_header(plan, open.file, &read));
-                    }
-                    _ => Ok(open.file),
-                }
+                Ok(file)
             }
-            None => self.files.open(key, plan).await,
+            OpenEntry::Closed => self.files.open(key, plan).await,
         };
         let file = match opened {
             Ok(file) => file,
@@ -246,6 +273,16 @@ impl Lookup {
             Err(ReadError::Disk(_) | ReadError::NoMemory) => Judged::Unknown,
         }
     }
+}
+
+/// The result of a lookup among the open files.
+enum OpenEntry {
+    /// It was read before. `None`: it was purged, or has another key text.
+    Read(Option<Hit>),
+    /// It has to be read.
+    Unread(File),
+    /// It has to be opened.
+    Closed,
 }
 
 /// The result of a check against purges.
@@ -393,7 +430,7 @@ pub(crate) struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Checks an entry of the memory tier.
+    /// Checks an entry in memory.
     pub(crate) fn image(self, image: &Arc<Image>) -> Option<Hit> {
         let header = &image.header;
         if image.bytes[header.text.clone()] != *self.key.text {
@@ -443,21 +480,25 @@ impl Check<'_> {
         let version = version.unwrap_or_else(|| entries.adopt(key.key, &header, chunks.as_deref()));
         let name = (entries.dir.seed, *key.key);
         let retained = (may_keep && open_files::should_retain(name)).then(|| file.clone());
-        let mut cached = None;
-        let (image, body) = match chunks {
+        // Direct reads are for those who want no memory to be used, except that of `memory=`.
+        let retains_complete = retained.is_some() && !plan.direct;
+        let (image, body, content) = match chunks {
             Some(chunks) => {
                 // Only the bytes of the header are copied, and the buffer is returned to the pool: a request that waits
                 // for a buffer to read the body must not hold another one.
-                let read = CachedHeader::new(&buf, &header, &chunks, seen);
+                let read = CachedHeader::new(&buf, &header, &chunks);
                 let image = Source::Shared(Arc::clone(&read.image));
-                cached = seen.and(Some(read));
                 let located = self.located(plan, file, &header, chunks);
-                (image, Body::File(Located { version, ..located }))
+                (image, Body::File(Located { version, ..located }), Some(Content::Start(read)))
             }
-            None => (self.remember(version, buf, &header), Body::Image(body_of(&header))),
+            None => {
+                let (bytes, image) = self.remember(version, buf, &header, retains_complete && seen.is_some());
+                (bytes, Body::Image(body_of(&header)), image.map(Content::Complete))
+            }
         };
         if let Some(file) = retained {
-            open_files::retain_file(name, OpenFile { version, direct: plan.direct, file, read: cached });
+            let read = seen.zip(content).map(|(seen, content)| Rc::new(ReadBefore { seen, content }));
+            open_files::retain_file(name, OpenFile { version, direct: plan.direct, file, read });
         }
         let hit = self.hit(version, &header, image, body);
         Some(Hit { is_purged_soft, read_by: Some(read_by), ..hit })
@@ -513,19 +554,27 @@ impl Check<'_> {
         }
     }
 
-    /// Offers a small entry to the memory tier. Others are not offered: a 304 changes their header in the same file, with the same
-    /// version, and the memory tier would keep the old one.
-    fn remember(self, version: u32, buf: Buf, header: &Arc<Header>) -> Source {
+    /// Offers a small entry to the memory tier, and returns it if it `is_retained` elsewhere. Others are not retained: a 304 changes
+    /// their header in the same file, with the same version, and the memory tier would keep the old one.
+    fn remember(
+        self,
+        version: u32,
+        buf: Buf,
+        header: &Arc<Header>,
+        is_retained: bool,
+    ) -> (Source, Option<Arc<Image>>) {
         let memory = &self.entries.memory;
-        let is_kept = header.layout.is_small && buf.len() as u64 <= memory.object_max();
-        if !self.entries.dir.is_owner() || !is_kept {
-            return Source::Buf(buf);
+        let is_offered = buf.len() as u64 <= memory.object_max();
+        let is_wanted = header.layout.is_small && (is_offered || is_retained);
+        if !self.entries.dir.is_owner() || !is_wanted {
+            return (Source::Buf(buf), None);
         }
-        let parsed_bytes = header.parsed_head(&buf).map_or(0, |head| head.memory_bytes());
-        let bytes = (buf.len() + parsed_bytes) as u64;
         let shared: Arc<[u8]> = Arc::from(&buf[..]);
         let image = Arc::new(Image { bytes: Arc::clone(&shared), header: Arc::clone(header) });
-        memory.offer(&self.key.key.0, version, bytes, &image);
-        Source::Shared(shared)
+        if is_offered {
+            let parsed_bytes = header.parsed_head(&buf).map_or(0, |head| head.memory_bytes());
+            memory.offer(&self.key.key.0, version, (buf.len() + parsed_bytes) as u64, &image);
+        }
+        (Source::Shared(shared), Some(image).filter(|_| !is_offered))
     }
 }

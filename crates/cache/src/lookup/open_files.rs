@@ -1,6 +1,7 @@
-//! Recently opened files of entries stay open, per thread. The next request neither opens the file again nor reads the
-//! header and table of a large entry again. Retaining files that are requested once costs more than it saves, so a file
-//! is retained at its second open, unless too many other files were opened since the first one.
+//! Recently opened files of entries stay open, per thread, and what was read from them is retained: the header and table
+//! of a large entry, and all of a small one. The next request only checks that the file is the same. Retaining files
+//! that are requested once costs more than it saves, so a file is retained at its second open, unless too many other
+//! files were opened since the first one.
 //!
 //! A retained file is as safe as a newly opened one: before each use, fstat(2) checks the open file, once for all
 //! requests of an event-loop turn, which were received before. A file that was unlinked, or changed since its header was
@@ -12,7 +13,7 @@
 //!                          ^------------- used again ------------|
 //! ```
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use io::facts::Stat;
 use rt::File;
 
+use crate::entries::Image;
 use crate::entries::chunks::Chunks;
 use crate::format::Header;
 use crate::key::{Key, KeyHash};
@@ -28,6 +30,9 @@ use crate::key::{Key, KeyHash};
 /// Maximum number of files that one thread keeps open, for all of its caches: few compared with the descriptors of
 /// connections.
 const OPEN_MAX: usize = 256;
+
+/// Maximum number of bytes of small entries that enter the young or the old files of one thread.
+const COMPLETE_BYTES_MAX: usize = 2 << 20;
 
 /// Time for which an unused file stays young, and then old.
 const AGE: Duration = Duration::from_secs(1);
@@ -40,8 +45,39 @@ pub(crate) struct OpenFile {
     /// Whether it was opened for direct reads; the file system may not support them.
     pub(crate) direct: bool,
     pub(crate) file: File,
-    /// Present for a large, complete entry.
-    pub(crate) read: Option<Rc<CachedHeader>>,
+    /// Present for a complete entry, as far as there is memory for it.
+    pub(crate) read: Option<Rc<ReadBefore>>,
+}
+
+/// What was read from a file, and the attributes of the file before that.
+pub(crate) struct ReadBefore {
+    pub(crate) seen: Stat,
+    pub(crate) content: Content,
+}
+
+/// See [`ReadBefore`].
+pub(crate) enum Content {
+    /// The start of the file of a large entry.
+    Start(CachedHeader),
+    /// All of a small entry.
+    Complete(Arc<Image>),
+}
+
+impl ReadBefore {
+    pub(crate) fn header(&self) -> &Arc<Header> {
+        match &self.content {
+            Content::Start(read) => &read.header,
+            Content::Complete(image) => &image.header,
+        }
+    }
+
+    /// Returns the memory in bytes that [`COMPLETE_BYTES_MAX`] limits. The other entries need little.
+    fn complete_bytes(&self) -> usize {
+        match &self.content {
+            Content::Start(_) => 0,
+            Content::Complete(image) => image.bytes.len(),
+        }
+    }
 }
 
 impl OpenFile {
@@ -68,22 +104,15 @@ pub(crate) struct CachedHeader {
     pub(crate) image: Arc<[u8]>,
     pub(crate) header: Arc<Header>,
     pub(crate) chunks: Arc<Chunks>,
-    /// Attributes of the file before that read.
-    pub(crate) seen: Option<Stat>,
 }
 
 impl CachedHeader {
     /// Creates a cached header, which stores only the header and texts of `prefix`, the start of the file.
-    pub(crate) fn new(
-        prefix: &[u8],
-        header: &Arc<Header>,
-        chunks: &Arc<Chunks>,
-        seen: Option<Stat>,
-    ) -> Rc<CachedHeader> {
+    pub(crate) fn new(prefix: &[u8], header: &Arc<Header>, chunks: &Arc<Chunks>) -> CachedHeader {
         let end = header.text.end.max(header.head.end);
         assert!(end <= prefix.len(), "the texts are within the bytes that were read");
         let (header, chunks) = (Arc::clone(header), Arc::clone(chunks));
-        Rc::new(CachedHeader { image: Arc::from(&prefix[..end]), header, chunks, seen })
+        CachedHeader { image: Arc::from(&prefix[..end]), header, chunks }
     }
 }
 
@@ -99,13 +128,36 @@ struct OpenFiles {
     /// For each slot, half of the key of the entry that was opened last.
     recently_opened: RefCell<Box<[u64; RECENT]>>,
     young: RefCell<Files>,
+    /// Bytes of small entries that entered the young files.
+    complete_bytes: Cell<usize>,
     old: RefCell<Files>,
 }
 
 impl Default for OpenFiles {
     fn default() -> OpenFiles {
-        let (young, old) = Default::default();
-        OpenFiles { recently_opened: RefCell::new(Box::new([0; RECENT])), young, old }
+        let (young, complete_bytes, old) = Default::default();
+        OpenFiles { recently_opened: RefCell::new(Box::new([0; RECENT])), young, complete_bytes, old }
+    }
+}
+
+impl OpenFiles {
+    /// Makes the young files old, and closes the old ones.
+    fn age(&self) {
+        let old = self.old.replace(self.young.take());
+        self.complete_bytes.set(0);
+        // Files are closed after the tables are consistent again.
+        drop(old);
+    }
+
+    /// Adds a file to the young ones, without what was read from it if that would exceed the limit.
+    fn insert(&self, name: Name, mut open: OpenFile) {
+        let bytes = open.read.as_ref().map_or(0, |read| read.complete_bytes()) + self.complete_bytes.get();
+        if bytes > COMPLETE_BYTES_MAX {
+            open.read = None;
+        } else {
+            self.complete_bytes.set(bytes);
+        }
+        self.young.borrow_mut().insert(name, open);
     }
 }
 
@@ -117,12 +169,12 @@ thread_local! {
 /// Returns the open file of an entry, if it is retained and not unlinked.
 pub(crate) fn find(name: Name, version: u32, direct: bool) -> Option<OpenFile> {
     let files = OPEN_FILES.with_borrow(Weak::upgrade)?;
-    let mut young = files.young.borrow_mut();
-    let mut open = match young.get(&name) {
-        Some(open) => open.clone(),
+    let young = files.young.borrow().get(&name).cloned();
+    let mut open = match young {
+        Some(open) => open,
         None => {
             let open = files.old.borrow_mut().remove(&name)?;
-            young.insert(name, open.clone());
+            files.insert(name, open.clone());
             open
         }
     };
@@ -130,12 +182,20 @@ pub(crate) fn find(name: Name, version: u32, direct: bool) -> Option<OpenFile> {
     // An fstat of an open file needs no disk access.
     let stat = if is_right { open.file.stat_of_turn().ok() } else { None };
     let Some(stat) = stat.filter(|stat| stat.links > 0) else {
-        young.remove(&name);
+        files.young.borrow_mut().remove(&name);
         return None;
     };
-    // If the file changed, it has a new header, which must be read.
-    open.read.take_if(|read| read.seen != Some(stat));
+    // If the file changed, it must be read again.
+    open.read.take_if(|read| read.seen != stat);
     Some(open)
+}
+
+/// Whether what was read from the file of an entry is retained, and its header `is_wanted`. The file may have changed since.
+pub(crate) fn has_read(name: Name, is_wanted: impl Fn(&Header) -> bool) -> bool {
+    let Some(files) = OPEN_FILES.with_borrow(Weak::upgrade) else { return false };
+    let is_wanted = |open: &OpenFile| open.read.as_ref().is_some_and(|read| is_wanted(read.header()));
+    let is_young = files.young.borrow().get(&name).map(is_wanted);
+    is_young.or_else(|| files.old.borrow().get(&name).map(is_wanted)).unwrap_or(false)
 }
 
 /// Whether the file of an entry that was just opened should be retained: it was opened before, recently.
@@ -150,16 +210,11 @@ pub(crate) fn should_retain(name: Name) -> bool {
 /// Retains the open file of an entry.
 pub(crate) fn retain_file(name: Name, open: OpenFile) {
     let files = OPEN_FILES.with_borrow(Weak::upgrade).unwrap_or_else(begin);
-    let mut young = files.young.borrow_mut();
-    if young.len() >= OPEN_MAX / 2 {
-        let old = files.old.replace(std::mem::take(&mut young));
-        // Files are closed after the tables are consistent again.
-        drop(young);
-        drop(old);
-        young = files.young.borrow_mut();
+    if files.young.borrow().len() >= OPEN_MAX / 2 {
+        files.age();
     }
-    young.insert(name, open);
-    debug_assert!(young.len() <= OPEN_MAX / 2);
+    files.insert(name, open);
+    debug_assert!(files.young.borrow().len() <= OPEN_MAX / 2);
 }
 
 /// Starts the task that closes old files.
@@ -170,8 +225,7 @@ fn begin() -> Rc<OpenFiles> {
     rt::spawn(async move {
         loop {
             rt::sleep_until(rt::now() + AGE).await;
-            let old = holder.old.replace(holder.young.take());
-            drop(old);
+            holder.age();
             if holder.old.borrow().is_empty() {
                 return;
             }

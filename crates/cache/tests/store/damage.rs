@@ -2,8 +2,10 @@
 //! leads to a miss or to the correct bytes, and damaged files are removed.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
-use cache::{Access, Key, Meta, StoreError};
+use cache::{Access, Hit, Key, Meta, Store, StoreError};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestRunner};
 
@@ -147,7 +149,7 @@ fn files_that_do_not_belong_to_the_entry_are_misses() {
     });
 }
 
-async fn find_any(store: &std::sync::Arc<cache::Store>) -> Result<Option<cache::Hit>, StoreError> {
+async fn find_any(store: &Arc<Store>) -> Result<Option<Hit>, StoreError> {
     let text = text(1);
     store.find(&Key::of(&text), &text, &|_| Vec::new()).await
 }
@@ -200,6 +202,24 @@ fn an_indexed_file_that_is_deleted_or_damaged_is_a_miss() {
     });
 }
 
+/// Returns the settings of a location whose files are read on the calling thread, and sent from their files if they are large.
+fn access(pair: Pair, direct_from: Option<u64>) -> Access {
+    Access {
+        via: pair.via,
+        direct_from,
+        direct_via: pair.via,
+        sends_files: false,
+        sends_large_files: true,
+        client_has_space: true,
+        calls_directly: true,
+    }
+}
+
+async fn find_with(store: &Arc<Store>, number: u64, access: Access) -> Option<Hit> {
+    let text = text(number);
+    store.find_by(&Key::of(&text), &text, &|_| Vec::new(), access).await.unwrap()
+}
+
 #[test]
 fn open_files_are_checked_before_each_use() {
     on_each_pair(|pair| {
@@ -243,6 +263,97 @@ fn open_files_are_checked_before_each_use() {
     });
 }
 
+/// A small entry of an open file is sent from memory until its file is changed or removed.
+#[test]
+fn small_entries_of_open_files_are_retained_while_their_files_are_unchanged() {
+    on_each_pair(|pair| {
+        let mut place = Place::new();
+        place.config.calls_directly = true;
+        place.managed_on(pair, "", async |store| {
+            let is_from_memory = async |number, head: &[u8]| {
+                // Requests of one event-loop turn share a check.
+                rt::yield_now().await;
+                let hit = find(&store, number).await?;
+                let is_from_memory = hit.is_from_memory;
+                assert!(hit.head() == head);
+                assert!(whole(hit).await == body(number, 1000));
+                Some(is_from_memory)
+            };
+            let is_at_hand = |number| {
+                let text = text(number);
+                let access = access(pair, None);
+                let hit = store.find_at_hand(&Key::of(&text), &text, access, |_| true)?;
+                assert!(store.find_at_hand(&Key::of(&text), b"another text", access, |_| true).is_none());
+                assert!(store.find_at_hand(&Key::of(&text), &text, access, |_| false).is_none());
+                Some((hit.is_from_memory, hit.length()))
+            };
+            put(&store, 1, 1000).await.unwrap();
+            assert_eq!(is_at_hand(1), None);
+            for expected in [false, false, false, true, true] {
+                assert_eq!(is_from_memory(1, HEAD).await, Some(expected));
+            }
+            assert_eq!(is_at_hand(1), Some((true, 1000)));
+
+            let hit = find(&store, 1).await.unwrap();
+            let head = b"HTTP/1.1 200 OK\r\nNew: 1\r\n\r\n";
+            store.refresh(&hit, (*hit.meta).clone(), head).await.unwrap();
+            for expected in [false, false, true, true] {
+                assert_eq!(is_from_memory(1, head).await, Some(expected));
+            }
+
+            // The clock of files has ticks of some milliseconds.
+            rt::sleep_until(rt::now() + Duration::from_millis(50)).await;
+            let path = place.files().into_keys().next().unwrap();
+            let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+            let size = file.metadata().unwrap().len();
+            std::os::unix::fs::FileExt::write_all_at(&file, b"?", size - 1).unwrap();
+            rt::yield_now().await;
+            assert_eq!((is_at_hand(1), is_from_memory(1, HEAD).await), (None, None), "it is damaged");
+
+            put(&store, 2, 1000).await.unwrap();
+            while is_from_memory(2, HEAD).await != Some(true) {}
+            std::fs::remove_file(place.files().into_keys().next().unwrap()).unwrap();
+            rt::yield_now().await;
+            assert_eq!((is_at_hand(2), is_from_memory(2, HEAD).await), (None, None), "it was removed");
+
+            // A large entry is at hand in its open file.
+            put(&store, 3, 3 * CHUNK).await.unwrap();
+            for _ in 0..2 {
+                assert_eq!(is_at_hand(3), None);
+                find_with(&store, 3, access(pair, None)).await.unwrap();
+            }
+            assert_eq!(is_at_hand(3), Some((false, 3 * CHUNK)));
+        });
+    });
+}
+
+/// Direct reads use no memory except that of `memory=`, and the small entries of all open files use a limited amount.
+#[test]
+fn memory_for_small_entries_of_open_files_is_limited() {
+    let mut place = Place::new();
+    place.config.calls_directly = true;
+    place.managed(async |store| {
+        put(&store, 0, 1000).await.unwrap();
+        for _ in 0..5 {
+            assert!(!find_with(&store, 0, access(PLAIN, Some(0))).await.unwrap().is_from_memory);
+        }
+        let size = CHUNK - 2000;
+        for number in 1..=100 {
+            put(&store, number, size).await.unwrap();
+        }
+        let mut in_memory = 0;
+        for round in 0..5 {
+            in_memory = 0;
+            for number in 1..=100 {
+                let hit = find(&store, number).await.unwrap();
+                in_memory += u64::from(hit.is_from_memory);
+                assert!(round < 4 || whole(hit).await == body(number, size));
+            }
+        }
+        assert!(in_memory > 10 && in_memory * size <= 4 << 20, "{in_memory} entries");
+    });
+}
+
 /// The body of a large entry is read together with its header section until its file is retained, and then sent from the
 /// file. A body that was not verified in this epoch is read.
 #[test]
@@ -251,19 +362,9 @@ fn bodies_of_retained_files_are_sent_from_the_file_if_they_were_verified() {
         let mut place = Place::new();
         place.config.calls_directly = true;
         place.managed_on(pair, "", async |store| {
-            let access = |sends_large_files| Access {
-                via: pair.via,
-                direct_from: None,
-                direct_via: pair.via,
-                sends_files: false,
-                sends_large_files,
-                client_has_space: true,
-                calls_directly: true,
-            };
             let is_in_file = async |number, sends_large_files| {
-                let text = text(number);
-                let access = access(sends_large_files);
-                let hit = store.find_by(&Key::of(&text), &text, &|_| Vec::new(), access).await.unwrap()?;
+                let access = Access { sends_large_files, ..access(pair, None) };
+                let hit = find_with(&store, number, access).await?;
                 let is_in_file = hit.located().map(|located| located.is_verified(&(0..located.length)));
                 let size = hit.length();
                 assert!(whole(hit).await == body(number, size));

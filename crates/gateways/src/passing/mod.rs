@@ -189,7 +189,7 @@ fn without_wait(
     origin: &'static caching::ModuleFunctions,
     request: &mut Request,
 ) -> Option<Step> {
-    begin(via, request).or_else(|| hit_in_memory(via, origin, request))
+    begin(via, request).or_else(|| hit_at_hand(via, origin, request))
 }
 
 /// Requests the client's body first: the complete body, or its pieces as they arrive.
@@ -224,14 +224,14 @@ async fn run(via: Via<'_>, request: &mut Request) -> Step {
     step(request, via, answered)
 }
 
-/// Serves a request from the memory of its cache. `None` if it has no such cache, or if [`run_with_cache`] has to decide.
-fn hit_in_memory(
+/// Serves a request from memory or an open file of its cache. `None` if it has no such cache, or if [`run_with_cache`] has to decide.
+fn hit_at_hand(
     via: Via<'_>,
     origin: &'static caching::ModuleFunctions,
     request: &mut Request,
 ) -> Option<Step> {
     let conf = &via.conf.cache;
-    let is_plain = conf.zone.has_memory()
+    let is_plain = conf.zone.is_on()
         && conf.purge.items().is_empty()
         && conf.purge_all.items().is_empty()
         && matches!(request.method, Method::Get | Method::Head)
@@ -243,7 +243,7 @@ fn hit_in_memory(
         Ok(keyed) => keyed?,
         Err(status) => return Some(Step::Status(status)),
     };
-    let reply = caching::serve_from_memory(request, origin, &cache, text)?;
+    let reply = caching::serve_at_hand(request, origin, &cache, text)?;
     let step = reply::apply(request, via, reply);
     caching::record::publish(request, conf.status_name.as_deref());
     Some(step)
