@@ -111,7 +111,8 @@ impl Lookup {
         if !is_read {
             return None;
         }
-        let known = entries.index.peek(&key.0).filter(|known| known.blocks > 0);
+        // Looked up last, because this counts a use of the entry.
+        let known = entries.index.touch(&key.0, now_s()).filter(|known| known.blocks > 0);
         let check = Check { entries, key: LookupKey { key, primary: key, text, access }, known };
         let hit = match image {
             Some((image, version)) if version == known?.version => check.image(&image)?,
@@ -123,7 +124,6 @@ impl Lookup {
         if hit.is_purged_soft {
             return None;
         }
-        entries.index.touch(&key.0, now_s());
         let counters = &entries.counters;
         let counter = if hit.is_from_memory { &counters.hits_memory } else { &counters.hits_disk };
         counter.count();
