@@ -79,7 +79,9 @@ Usage: cargo xtask COMMAND
   package [deb|rpm|image|all] [--pgo | --binary FILE] [--revision N] [--out DIR]
                         the packages of a release: target/package; --pgo makes their program with the profile of a run,
                         --binary takes a program that was built for them
-  reproduce             makes the Debian packages of the last commit twice, in two directories, and compares them
+  reproduce [deb|rpm|image|all]
+                        makes packages of the last commit twice, in two directories, and compares them; without a kind the
+                        Debian packages
   aims REPORT.json      how a run of `ringroad bench` stands against bench/aims.json
   configurations [--repositories DIR] [--program FILE] [--bless]
                         nginx configurations of public projects, tested by `ringroad -t`; without git directories in DIR
@@ -123,7 +125,7 @@ fn main() -> ExitCode {
         ["http2"] => http2::run(),
         ["pgo"] => pgo::build(&|_| ()).map(|program| println!("{}", program.display())),
         ["package", rest @ ..] => package::run(rest),
-        ["reproduce"] => package::reproduce::run(),
+        ["reproduce", rest @ ..] => package::reproduce::run(rest),
         ["aims", report] => aims::compare(report),
         ["configurations", rest @ ..] => configurations::run(rest),
         ["book"] => book::build(),

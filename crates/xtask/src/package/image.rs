@@ -40,19 +40,38 @@ pub(super) fn make(release: &Release) -> Result<PathBuf, Failure> {
     };
     let container = workspace::output(buildah()?.args(["from", "scratch"]))?;
     let container = container.trim();
-    let made = commit(release, &buildah, container, &root, &archive);
+    let layout = release.work.join("oci");
+    fresh_dir(&layout)?;
+    let made = commit(release, &buildah, container, &root, &layout);
     // The container is removed, even after an error.
     workspace::output(buildah()?.args(["rm", container]))?;
-    made.map(|()| archive)
+    made?;
+    pack(release, &layout, &archive)?;
+    Ok(archive)
 }
 
-/// Copies the tree, sets the command, and writes the archive.
+/// Packs the layout of the image. In an archive of buildah the files would have the time of the build.
+fn pack(release: &Release, layout: &Path, archive: &Path) -> Result<(), Failure> {
+    let mut pack = tool("tar", "tar")?;
+    pack.args([
+        "--create",
+        "--sort=name",
+        "--format=gnu",
+        "--owner=root:0",
+        "--group=root:0",
+        "--mode=a+rX,u+w,go-w",
+    ]);
+    pack.arg(format!("--mtime=@{}", release.time)).arg("--file").arg(archive).arg("--directory").arg(layout);
+    workspace::run(pack.args(["blobs", "index.json", "oci-layout"]))
+}
+
+/// Copies the tree, sets the command, and writes the image to a directory in OCI layout.
 fn commit(
     release: &Release,
     buildah: &dyn Fn() -> Result<Command, Failure>,
     container: &str,
     root: &Path,
-    archive: &Path,
+    layout: &Path,
 ) -> Result<(), Failure> {
     workspace::output(buildah()?.args(["copy", container]).arg(root).arg("/"))?;
     let mut config = buildah()?;
@@ -72,7 +91,7 @@ fn commit(
     workspace::output(config.arg(container))?;
     let mut commit = buildah()?;
     commit.args(["commit", "--quiet", "--format", "oci", "--timestamp"]).arg(release.time.to_string());
-    commit.arg(container).arg(format!("oci-archive:{}:ringroad:{}", archive.display(), release.version));
+    commit.arg(container).arg(format!("oci:{}:ringroad:{}", layout.display(), release.version));
     workspace::output(&mut commit).map(drop)
 }
 

@@ -50,6 +50,8 @@ pub(super) fn make(release: &Release) -> Result<PathBuf, Failure> {
     build.args(["--define", "_build_id_links none", "--define", "debug_package %{nil}"]);
     // The tree is already stripped and compressed, and the scripts for this in Debian's rpm do not run in Debian's shell.
     build.args(["--define", "__os_install_post %{nil}"]);
+    // The package has the time of the commit instead of that of the build, and not the name of the machine.
+    build.args(["--define", "use_source_date_epoch_as_buildtime 1", "--define", "_buildhost localhost"]);
     build.env("SOURCE_DATE_EPOCH", release.time.to_string()).arg(&spec);
     workspace::run(&mut build)?;
     // rpmbuild determines the file name; only the architecture is not known here.
