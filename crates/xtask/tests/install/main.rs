@@ -48,19 +48,7 @@ fn the_package_installs_upgrades_under_load_and_uninstalls() {
     chroot.run(&["/usr/sbin/ringroad"]);
     let started = chroot.pid().expect("a pid file");
     assert!(Client::connect(&address).get("/").text().contains("Ringroad is installed"));
-    // The configuration of the package has all that the commands of an operator need.
-    let explained = format!("http://{address}/");
-    for command in [
-        &["ringroad", "health"][..],
-        &["ringroad", "stat", "-1"],
-        &["ringroad", "top", "-1", "--every", "1"],
-        &["ringroad", "explain", "--running", &explained],
-        &["ringroad", "-t", "--diff"],
-        &["ringroad", "drain"],
-        &["ringroad", "undrain"],
-    ] {
-        println!("{command:?}: {}", chroot.run(command));
-    }
+    println!("{}", assert_operable(&chroot, &address));
 
     let requests = under_load(&address, || {
         println!("upgraded: {}", chroot.install(&second));
@@ -101,6 +89,40 @@ fn the_package_installs_upgrades_under_load_and_uninstalls() {
     ] {
         assert!(!chroot.path(left).exists(), "{left}");
     }
+}
+
+/// Asserts that the configuration of the package has all that the commands and pages for an operator need. Returns the commands and
+/// their output.
+fn assert_operable(chroot: &Chroot, address: &ListenAddr) -> String {
+    let mut transcript = String::new();
+    let mut ringroad = |args: &[&str]| {
+        let said = chroot.run(&[&["ringroad"], args].concat());
+        transcript += &format!("ringroad {args:?}: {said}\n");
+        said
+    };
+    let status = ListenAddr::Unix(chroot.path("run/ringroad-status.sock"));
+    let get = |path: &str| Client::connect(&status).get(path);
+    ringroad(&["health"]);
+    ringroad(&["stat", "-1"]);
+    under_load(address, || {
+        let line = ringroad(&["log", "-n", "1", "-f", "code=200"]);
+        assert!(line.contains(" 200 GET http://"), "{line}");
+        let rows = ringroad(&["top", "-1", "--every", "1"]);
+        assert!(rows.contains("127.0.0.1"), "{rows}");
+    });
+    let explained = ringroad(&["explain", "--running", &format!("http://{address}/")]);
+    assert!(explained.contains("/usr/share/ringroad/html"), "{explained}");
+    ringroad(&["-t", "--diff"]);
+    for (path, text) in [("/metrics", "requests_total"), ("/dashboard", "<title>"), ("/api/", "[")] {
+        let page = get(path);
+        assert!(page.status == 200 && page.text().contains(text), "{path}: {}", page.text());
+    }
+    ringroad(&["drain"]);
+    let drained = get("/health");
+    assert!(drained.status == 503 && drained.text().contains("drained"), "{}", drained.text());
+    ringroad(&["undrain"]);
+    assert_eq!(get("/health").status, 200);
+    transcript
 }
 
 /// Tests a machine without a web server: installs the package, uses the configuration of Debian's nginx, opens the dashboard,
