@@ -39,7 +39,10 @@ pub(crate) const ALL: [(Workload, &str); 7] = [
     (course_proxied, "proxy_pass http://origin;"),
     (course_upload, "proxy_pass http://origin; client_body_buffer_size 64k;"),
     (course_hit, "proxy_pass http://origin; proxy_cache hits; add_header X-Cache $upstream_cache_status;"),
-    (course_hit_of_file, "proxy_pass http://origin; proxy_cache files; add_header X-Cache $upstream_cache_status;"),
+    (
+        course_hit_of_file,
+        "proxy_pass http://origin; proxy_cache files; add_header X-Cache $upstream_cache_status;",
+    ),
 ];
 
 /// A workload of requests to a running server.
