@@ -10,6 +10,8 @@ use io::Errno;
 pub enum Note {
     /// The disk fails. Until it works again, responses are passed through without being stored.
     PassThrough {
+        /// The directory of the cache.
+        path: PathBuf,
         /// The operation.
         doing: &'static str,
         /// The system's error.
@@ -92,9 +94,10 @@ impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let os = |errno: &Errno| std::io::Error::from(*errno);
         match self {
-            Note::PassThrough { doing, errno } => write!(
+            Note::PassThrough { path, doing, errno } => write!(
                 f,
-                "{doing} failed: {}; responses pass through and are not stored until the disk works again",
+                "{doing} in \"{}\" failed: {}; responses pass through and are not stored until the disk works again",
+                path.display(),
                 os(errno)
             ),
             Note::Recovered => f.write_str("the disk works again"),

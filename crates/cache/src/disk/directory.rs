@@ -366,10 +366,15 @@ impl Directory {
         (self.notify.0)(note);
     }
 
+    /// Passes the note to the operator that the disk fails.
+    pub(crate) fn disk_failed(&self, doing: &'static str, errno: Errno) {
+        self.note(Note::PassThrough { path: OsStr::from_bytes(&self.base).into(), doing, errno });
+    }
+
     /// Records that a failure has begun a pause of the disk.
     fn begin_pause(&self, doing: &'static str, errno: Errno) {
         self.counts.pass_throughs.count();
-        self.note(Note::PassThrough { doing, errno });
+        self.disk_failed(doing, errno);
     }
 
     /// Records a failed write, rename or removal.

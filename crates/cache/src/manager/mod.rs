@@ -154,7 +154,7 @@ impl Manager {
         let Err(errno) = self.entries.purges.follow().await else { return true };
         self.entries.dir.counts.read_errors.count();
         if !std::mem::replace(is_noted, true) {
-            self.entries.dir.note(Note::PassThrough { doing: "reading the purges", errno });
+            self.entries.dir.disk_failed("reading the purges", errno);
         }
         false
     }
