@@ -69,7 +69,7 @@ pub(super) fn finish(
             }
             return ExitCode::SUCCESS;
         }
-        Err(Failure::Reported(reason)) => format!("the old binary continues to serve: {reason}"),
+        Err(Failure::Reported(reason)) => format!("process {} continues to serve: {reason}", old.pid),
         Err(Failure::Exited) => "the server has exited".to_owned(),
         Err(Failure::Late) => {
             let seconds = RESULT_TIME.as_secs();

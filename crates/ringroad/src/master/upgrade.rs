@@ -8,6 +8,7 @@
 //! ```
 //! The new binary is the file in `argv[0]`: the program file of this process, which a package upgrade has replaced.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, parent_id};
@@ -66,24 +67,30 @@ impl Predecessor {
 
 impl Master {
     /// Returns the reason why an upgrade of the binary cannot begin.
-    pub(super) fn upgrade_obstacle(&self) -> Option<&'static str> {
+    pub(super) fn upgrade_obstacle(&self) -> Option<Cow<'static, str>> {
         if self.new_binary.is_some() {
-            return Some("a new binary is already running: stop one of the two masters first");
+            return Some("a new binary is already running: stop one of the two masters first".into());
         }
         // The exit of the old master may not have been noticed yet.
-        if self.predecessor.as_ref().is_some_and(Predecessor::lives) {
-            return Some("the master that started this one is still running: stop the old master first");
+        if let Some(Predecessor { pid, .. }) = self.predecessor.as_ref().filter(|before| before.lives()) {
+            return Some(
+                format!(
+                    "process {pid} of the last upgrade still runs, for example because of a download: wait until it exits, or \
+                     stop it by \"kill {pid}\""
+                )
+                .into(),
+            );
         }
         if !self.is_detached {
-            return Some(NOT_A_DAEMON);
+            return Some(NOT_A_DAEMON.into());
         }
-        (self.phase == Phase::Ending || self.quit_at.is_some()).then_some("shutting down")
+        (self.phase == Phase::Ending || self.quit_at.is_some()).then_some("shutting down".into())
     }
 
     /// Executes the new binary. After a failure, this process continues unchanged.
     pub(super) fn change_binary(&mut self) {
         if let Some(obstacle) = self.upgrade_obstacle() {
-            self.upgrading.refuse(obstacle);
+            self.upgrading.refuse(&obstacle);
             return self
                 .cycle
                 .log
@@ -194,7 +201,7 @@ impl Master {
 
     /// Returns the log message for a signal to upgrade the binary.
     pub(super) fn upgrade_action(&self) -> &'static str {
-        match self.upgrade_obstacle() {
+        match self.upgrade_obstacle().as_deref() {
             Some(NOT_A_DAEMON) => ", ignored: not a daemon",
             Some(_) => ", ignoring",
             None => ", changing binary",
