@@ -424,6 +424,17 @@ pub fn shared_secret() -> &'static [u8] {
     })
 }
 
+/// Returns a key for another purpose, derived from [`shared_secret`]: all worker processes of a master have the same one.
+pub fn shared_key(purpose: &[u8]) -> [u8; 32] {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, shared_secret());
+    let mut context = hmac::Context::with_key(&key);
+    context.update(b"ringroad key\0");
+    context.update(purpose);
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(context.sign().as_ref());
+    bytes
+}
+
 /// Sets the secret in a worker process to that of its master: the stateless resets of each worker process are then valid for connections
 /// of the others. Without effect if [`shared_secret`] was called before, or if the length is wrong.
 pub fn set_shared_secret(secret: &[u8]) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use conf::{Args, Contexts, Error, Object, Span, Spec, value};
 
 use super::documents::Documents;
+use super::pending::EndedLogins;
 use super::url::ProviderUrl;
 use crate::Directive;
 use crate::passing::verifying_client;
@@ -172,6 +173,8 @@ pub(super) struct OidcProvider {
     zone: OnceLock<Arc<dyn AnyZone>>,
     /// Metadata and keys, which all threads share.
     pub(super) documents: Arc<Documents>,
+    /// The logins that have ended, at all threads.
+    pub(super) ended: EndedLogins,
     /// The position of the block.
     span: Span,
 }
@@ -433,6 +436,7 @@ fn provider(name: &str, mut rows: ProviderRows, cx: &mut Cx<'_>) -> Result<OidcP
         store,
         zone: OnceLock::new(),
         documents: Arc::default(),
+        ended: EndedLogins::default(),
         span: cx.statement.span().clone(),
     })
 }

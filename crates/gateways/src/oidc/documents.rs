@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use jose::object::Value;
 use jose::{KeySet, Object};
-use rt::watch::{self, Publisher, Watcher};
 
 use super::call::ProviderFault;
+use super::shared_work::{self, WorkEnd};
 use super::url::ProviderUrl;
 
 /// Time for which a document is used without a new fetch.
@@ -48,18 +48,9 @@ struct DocumentState<T> {
     /// The failure of the last fetch, and its time.
     failed: Option<(ProviderFault, Instant)>,
     /// The fetch in flight.
-    fetch: Option<FetchInFlight>,
+    fetch: Option<WorkEnd>,
     /// Time at which the last fetch began.
     begun: Option<Instant>,
-}
-
-/// The end of a fetch, which requests wait for.
-struct FetchInFlight(Watcher);
-
-impl std::fmt::Debug for FetchInFlight {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("FetchInFlight")
-    }
 }
 
 /// What there is of a document.
@@ -67,26 +58,12 @@ enum Found<T> {
     /// The document, or the reason why there is none.
     Result(Result<Arc<T>, ProviderFault>),
     /// A fetch in flight, whose end is to be waited for.
-    Fetch(Watcher),
+    Fetch(WorkEnd),
 }
 
 impl<T> Default for SharedDocument<T> {
     fn default() -> Self {
         SharedDocument(Mutex::new(DocumentState { known: None, failed: None, fetch: None, begun: None }))
-    }
-}
-
-/// A fetch, whose end wakes the waiting requests: also if its task is dropped.
-struct Fetching<T> {
-    /// The document that is fetched.
-    document: Arc<SharedDocument<T>>,
-    /// Dropped after the fetch is no longer in flight, which wakes the waiting requests.
-    _end: Publisher,
-}
-
-impl<T> Drop for Fetching<T> {
-    fn drop(&mut self) {
-        self.document.lock().fetch = None;
     }
 }
 
@@ -106,12 +83,11 @@ impl<T: 'static> SharedDocument<T> {
         replaces: Option<&Arc<T>>,
         fetch: impl Fn() -> DocumentFetch<T>,
     ) -> Result<Arc<T>, ProviderFault> {
-        match self.find(replaces, false, &fetch) {
+        match self.find(rt::now(), replaces, false, &fetch) {
             Found::Result(result) => result,
             Found::Fetch(end) => {
-                // The end is the only event.
-                let _ = end.above(0).await;
-                match self.find(replaces, true, &fetch) {
+                end.wait().await;
+                match self.find(rt::now(), replaces, true, &fetch) {
                     Found::Result(result) => result,
                     // The task of the fetch was dropped, because its thread ends.
                     Found::Fetch(_) => Err(ProviderFault::new("the fetch was cancelled")),
@@ -123,11 +99,11 @@ impl<T: 'static> SharedDocument<T> {
     /// Returns the document, or a fetch to wait for. After the wait (`waited`) the result of the fetch counts, whatever its age.
     fn find(
         self: &Arc<Self>,
+        now: Instant,
         replaces: Option<&Arc<T>>,
         waited: bool,
         fetch: &impl Fn() -> DocumentFetch<T>,
     ) -> Found<T> {
-        let now = rt::now();
         let age = |at: Instant| now.saturating_duration_since(at);
         let mut state = self.lock();
         let known = state.known.as_ref().filter(|(_, at)| age(*at) < STALE_TIME);
@@ -145,7 +121,7 @@ impl<T: 'static> SharedDocument<T> {
             }
             (None, Some((fault, _))) => Found::Result(Err(fault.clone())),
             (None, None) => match &state.fetch {
-                Some(FetchInFlight(end)) => Found::Fetch(end.clone()),
+                Some(end) => Found::Fetch(end.clone()),
                 // A token with an unknown key must not cause a fetch each time.
                 None if replaces.is_some() && state.begun.is_some_and(|at| age(at) < KEYS_PAUSE) => {
                     Found::Result(Err(ProviderFault::new("the keys of the provider were fetched just now")))
@@ -157,25 +133,23 @@ impl<T: 'static> SharedDocument<T> {
     }
 
     /// Begins a fetch.
-    fn begin(self: &Arc<Self>, state: &mut DocumentState<T>, fetch: DocumentFetch<T>) -> Watcher {
-        let (publisher, watcher) = watch::channel(0);
-        state.fetch = Some(FetchInFlight(watcher.clone()));
-        state.begun = Some(rt::now());
-        let fetching = Fetching { document: Arc::clone(self), _end: publisher };
-        rt::spawn(async move {
+    fn begin(self: &Arc<Self>, state: &mut DocumentState<T>, fetch: DocumentFetch<T>) -> WorkEnd {
+        let (document, released) = (Arc::clone(self), Arc::clone(self));
+        let work = async move {
             let fetched = fetch.await;
-            let mut state = fetching.document.lock();
+            let mut state = document.lock();
             match fetched {
-                Ok(document) => {
-                    state.known = Some((Arc::new(document), rt::now()));
+                Ok(fetched) => {
+                    state.known = Some((Arc::new(fetched), rt::now()));
                     state.failed = None;
                 }
                 Err(fault) => state.failed = Some((fault, rt::now())),
             }
-            drop(state);
-            drop(fetching);
-        });
-        watcher
+        };
+        let end = shared_work::begin(work, move || released.lock().fetch = None);
+        state.fetch = Some(end.clone());
+        state.begun = Some(rt::now());
+        end
     }
 }
 
@@ -246,4 +220,119 @@ fn texts(object: &Object, name: &str) -> Option<Vec<String>> {
         _ => None,
     };
     Some(items.into_iter().filter_map(text).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use io::engine::{EngineConfig, NetKind};
+
+    use super::*;
+
+    /// A provider whose documents are numbers: that of the fetch, or a failure.
+    #[derive(Clone, Default)]
+    struct Numbers {
+        fetches: Rc<Cell<u32>>,
+        is_down: Rc<Cell<bool>>,
+    }
+
+    impl Numbers {
+        fn fetch(&self) -> DocumentFetch<u32> {
+            self.fetches.set(self.fetches.get() + 1);
+            let (number, is_down) = (self.fetches.get(), self.is_down.get());
+            Box::pin(async move {
+                match is_down {
+                    true => Err(ProviderFault::new("down")),
+                    false => Ok(number),
+                }
+            })
+        }
+    }
+
+    /// Returns the document that a request gets a time after now.
+    async fn get(document: &Arc<SharedDocument<u32>>, provider: &Numbers, later: Duration) -> Option<u32> {
+        let now = rt::now() + later;
+        let found = match document.find(now, None, false, &|| provider.fetch()) {
+            Found::Result(result) => result,
+            Found::Fetch(end) => {
+                end.wait().await;
+                match document.find(rt::now(), None, true, &|| provider.fetch()) {
+                    Found::Result(result) => result,
+                    Found::Fetch(_) => panic!("the fetch has ended"),
+                }
+            }
+        };
+        // Lets a fetch end that the request has begun, but has not waited for.
+        let fetch = document.lock().fetch.clone();
+        if let Some(end) = fetch {
+            end.wait().await;
+        }
+        found.ok().map(|number| *number)
+    }
+
+    fn run(test: impl AsyncFnOnce(Arc<SharedDocument<u32>>, Numbers)) {
+        let engine = io::build(EngineConfig { net: NetKind::Epoll, ..EngineConfig::default() });
+        let mut runtime = rt::Runtime::new(engine.expect("epoll is everywhere"));
+        runtime.block_on(test(Arc::default(), Numbers::default()));
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_document_is_fetched_again_after_its_time_while_the_old_one_is_used() {
+        run(async |document, provider| {
+            assert_eq!(get(&document, &provider, Duration::ZERO).await, Some(1));
+            assert_eq!(get(&document, &provider, FRESH_TIME - MINUTE).await, Some(1));
+            assert_eq!(provider.fetches.get(), 1);
+            // The request that begins the fetch does not wait for it.
+            assert_eq!(get(&document, &provider, FRESH_TIME + MINUTE).await, Some(1));
+            assert_eq!(get(&document, &provider, MINUTE).await, Some(2), "that of the fetch");
+            assert_eq!(provider.fetches.get(), 2);
+        });
+    }
+
+    #[test]
+    fn a_provider_that_is_down_keeps_its_document_for_a_day() {
+        run(async |document, provider| {
+            assert_eq!(get(&document, &provider, Duration::ZERO).await, Some(1));
+            provider.is_down.set(true);
+            assert_eq!(get(&document, &provider, FRESH_TIME + MINUTE).await, Some(1));
+            assert_eq!(provider.fetches.get(), 2);
+            // Each later request tries again, after a pause; one in the pause does not.
+            assert_eq!(get(&document, &provider, FAILURE_PAUSE / 2).await, Some(1));
+            assert_eq!(provider.fetches.get(), 2);
+            assert_eq!(get(&document, &provider, STALE_TIME - MINUTE).await, Some(1));
+            assert_eq!(provider.fetches.get(), 3);
+            let late = rt::now() + STALE_TIME + MINUTE;
+            let Found::Fetch(end) = document.find(late, None, false, &|| provider.fetch()) else {
+                panic!("the document is too old");
+            };
+            end.wait().await;
+            let found = document.find(late, None, true, &|| provider.fetch());
+            assert!(matches!(found, Found::Result(Err(_))), "the fetch has failed");
+        });
+    }
+
+    #[test]
+    fn requests_wait_for_one_fetch_and_a_failure_has_a_pause() {
+        run(async |document, provider| {
+            provider.is_down.set(true);
+            let now = rt::now();
+            let Found::Fetch(first) = document.find(now, None, false, &|| provider.fetch()) else {
+                panic!("a fetch begins");
+            };
+            let Found::Fetch(second) = document.find(now, None, false, &|| provider.fetch()) else {
+                panic!("the fetch is in flight");
+            };
+            first.wait().await;
+            second.wait().await;
+            assert!(document.lock().fetch.is_none(), "it is released before its end");
+            assert_eq!(get(&document, &provider, Duration::ZERO).await, None);
+            assert_eq!(provider.fetches.get(), 1);
+            provider.is_down.set(false);
+            assert_eq!(get(&document, &provider, 2 * FAILURE_PAUSE).await, Some(2));
+        });
+    }
 }

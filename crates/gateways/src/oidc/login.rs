@@ -125,8 +125,8 @@ fn redirect_uri(request: &Request, provider: &OidcProvider) -> String {
     redirect.absolute.clone().unwrap_or_else(|| absolute(request, provider, &redirect.path))
 }
 
-/// Completes a login. A client can make the cookie and `state` of a login itself, so this function trusts neither: they only prove that
-/// the browser that began the login also ends it. The user is determined by the ID token alone. Of several providers with this URI, that of the login is used.
+/// Completes a login. The cookie and `state` only prove that this server began the login, and that the browser that began it also ends
+/// it. The user is determined by the ID token alone. Of several providers with this URI, that of the login is used.
 pub(super) async fn callback(request: &mut Request, served: Vec<ServedUri>) -> Step {
     let Some(first) = served.first() else { return Step::Next };
     if !matches!(request.method, Method::Get | Method::Head) {
@@ -183,6 +183,9 @@ async fn complete(
     let Some(code) = args.get("code").filter(|code| !code.is_empty()) else {
         return Err(refused(request, provider, 400, "the response has no code"));
     };
+    if !login.end(provider) {
+        return Err(refused(request, provider, 400, "the login has ended before"));
+    }
     let mut form = String::new();
     add_arg(&mut form, "code", &code);
     add_arg(&mut form, "redirect_uri", &redirect_uri(request, provider));

@@ -16,6 +16,7 @@
 //! | [`id_token`] | the checks of an ID token |
 //! | [`discovery`] | the fetches of the metadata and the keys of a provider |
 //! | [`documents`] | documents of a provider, which all threads share |
+//! | [`shared_work`] | work that is done once for all requests that need it |
 //! | [`call`](mod@call) | one request to a provider |
 //! | [`cookies`], [`args`], [`url`], [`secret`] | cookies, arguments, URLs, random secrets |
 //!
@@ -33,6 +34,7 @@ mod logout;
 mod pending;
 mod secret;
 mod sessions;
+mod shared_work;
 mod state;
 mod tokens;
 mod url;

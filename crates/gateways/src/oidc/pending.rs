@@ -1,12 +1,17 @@
 //! Logins that have begun: a client was sent to the provider, and is expected back.
 //!
 //! The server stores nothing about them, so clients without a session cannot fill any memory. A cookie has a random secret, the time
-//! of its end and the URI that the client had requested. `state`, `nonce` and the verifier of PKCE are derived from the secret: the
-//! cookie cannot be computed from the URLs, and the callback belongs to the browser that has it. `state` also authenticates the other
-//! values of the cookie and the provider, so that they cannot be exchanged.
+//! of its end and the URI that the client had requested. `nonce` and the verifier of PKCE are derived from the secret, and `state` is an
+//! HMAC of all these values and the provider, by a key that all workers of a server share. So the cookie cannot be computed from the
+//! URLs, the callback belongs to the browser that has the cookie, and only this server can make a login: a forged callback causes no
+//! request to the provider. Nor does a repeated one: the last [`ENDED_MAX`] logins that have ended are known.
 //!
 //! A browser has at most [`SLOTS`] such cookies for a provider, so that several windows can log in and the header section of requests
-//! has a limit. A login survives reloads, and may begin and end at different threads, processes or machines.
+//! has a limit. A login survives reloads, and may begin and end at different threads and workers. It does not survive a restart or the
+//! upgrade of the binary.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use super::conf::OidcProvider;
 use super::cookies;
@@ -22,6 +27,35 @@ const LOGIN_TIME_S: u64 = 10 * 60;
 
 /// Maximum length in bytes of a URI that is restored after a login; a longer one becomes `/`.
 const RETURN_LEN_MAX: usize = 1024;
+
+/// Number of logins at a provider that are known to have ended, about 100 bytes each. Of more than these in [`LOGIN_TIME_S`], the oldest
+/// ones can be repeated, which then is a matter of the provider: it accepts a code once.
+const ENDED_MAX: usize = 4096;
+
+/// The key of `state`.
+static SERVER_KEY: LazyLock<RandomSecret> = LazyLock::new(|| RandomSecret::of_server("oidc logins"));
+
+/// The last logins that have ended, by their `state`.
+#[derive(Debug, Default)]
+pub(super) struct EndedLogins(Mutex<(VecDeque<String>, HashSet<String>)>);
+
+impl EndedLogins {
+    /// Records the end of a login; returns whether it has not ended before.
+    fn end(&self, state: String) -> bool {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (order, states) = &mut *known;
+        if !states.insert(state.clone()) {
+            return false;
+        }
+        order.push_back(state);
+        if order.len() > ENDED_MAX
+            && let Some(oldest) = order.pop_front()
+        {
+            states.remove(&oldest);
+        }
+        true
+    }
+}
 
 /// A login that has begun.
 pub(super) struct PendingLogin {
@@ -72,8 +106,14 @@ impl PendingLogin {
     /// Returns `state`.
     pub(super) fn state(&self, provider: &OidcProvider) -> String {
         let mut about = provider.context();
-        about.extend_from_slice(format!("\0{}\0{}\0{}", self.slot, self.ends_s, self.return_uri).as_bytes());
-        format!("{}{}", self.slot, self.secret.derive("state", &about))
+        let PendingLogin { secret, slot, ends_s, return_uri } = self;
+        about.extend_from_slice(format!("\0{slot}\0{ends_s}\0{}\0{return_uri}", secret.text()).as_bytes());
+        format!("{slot}{}", SERVER_KEY.derive("state", &about))
+    }
+
+    /// Ends the login, before its code is sent to the provider; returns whether it has not ended before.
+    pub(super) fn end(&self, provider: &OidcProvider) -> bool {
+        provider.ended.end(self.state(provider))
     }
 
     /// Returns `nonce`, which the ID token must have.
@@ -119,6 +159,19 @@ fn is_local(uri: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_ended_logins_are_known() {
+        let ended = EndedLogins::default();
+        let state = |number: usize| format!("state{number}");
+        assert!(ended.end(state(0)) && !ended.end(state(0)));
+        assert!((1..ENDED_MAX).all(|number| ended.end(state(number))));
+        assert!(!ended.end(state(0)), "it is the oldest one");
+        assert!(ended.end(state(ENDED_MAX)) && ended.end(state(0)));
+        assert!(!ended.end(state(2)));
+        let known = ended.0.lock().expect("no thread has panicked");
+        assert_eq!((known.0.len(), known.1.len()), (ENDED_MAX, ENDED_MAX));
+    }
 
     #[test]
     fn only_paths_of_this_server_are_restored() {

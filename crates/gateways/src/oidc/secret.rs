@@ -29,6 +29,11 @@ impl RandomSecret {
         Some(RandomSecret(bytes))
     }
 
+    /// Returns the secret of this server for a purpose: that of all its workers, until it is restarted.
+    pub(super) fn of_server(purpose: &str) -> RandomSecret {
+        RandomSecret(tls::quic::shared_key(purpose.as_bytes()))
+    }
+
     /// Parses the text of a secret.
     pub(super) fn parse(text: &[u8]) -> Option<RandomSecret> {
         // Longer texts are not decoded.

@@ -7,7 +7,6 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use http::uri::{Escape, escape};
 use jose::Object;
 use jose::object::Value;
-use rt::watch::{self, Publisher, Watcher};
 
 use super::call::{Caller, ProviderCall, ProviderFault, ProviderResponse, call};
 use super::conf::OidcProvider;
@@ -16,6 +15,7 @@ use super::documents::ProviderMetadata;
 use super::id_token::{self, ExpectedClaims};
 use super::secret::RandomSecret;
 use super::sessions::{self, ListedAs, StoredSession, milliseconds};
+use super::shared_work::{self, WorkEnd};
 use super::state::Current;
 use exchange::error_log;
 use std::time::Duration;
@@ -258,25 +258,11 @@ async fn finish(
 
 /// The refreshes in flight, by the key of the session: the requests of a client wait for one of them, because most providers accept a
 /// refresh token only once.
-static REFRESHES: LazyLock<Mutex<HashMap<String, Watcher>>> = LazyLock::new(Mutex::default);
+static REFRESHES: LazyLock<Mutex<HashMap<String, WorkEnd>>> = LazyLock::new(Mutex::default);
 
 /// Returns the refreshes in flight. No code that can panic runs while they are locked.
-fn refreshes() -> MutexGuard<'static, HashMap<String, Watcher>> {
+fn refreshes() -> MutexGuard<'static, HashMap<String, WorkEnd>> {
     REFRESHES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A refresh in flight, whose end wakes the waiting requests: also if its task is dropped.
-struct Refreshing {
-    /// The key of the session.
-    key: String,
-    /// Dropped after the refresh is no longer in flight, which wakes the waiting requests.
-    _end: Publisher,
-}
-
-impl Drop for Refreshing {
-    fn drop(&mut self) {
-        refreshes().remove(&self.key);
-    }
 }
 
 /// Whether the tokens of a session need a refresh.
@@ -296,21 +282,16 @@ pub(super) async fn refresh(
         match refreshes.get(&key) {
             Some(end) => end.clone(),
             None => {
-                let (publisher, watcher) = watch::channel(0);
-                refreshes.insert(key.clone(), watcher.clone());
-                let refreshing = Refreshing { key, _end: publisher };
                 let (caller, provider) = (caller.clone(), Arc::clone(provider));
-                let id = current.id.clone();
-                rt::spawn(async move {
-                    refresh_stored(&caller, &provider, &id).await;
-                    drop(refreshing);
-                });
-                watcher
+                let (id, released) = (current.id.clone(), key.clone());
+                let work = async move { refresh_stored(&caller, &provider, &id).await };
+                let end = shared_work::begin(work, move || _ = self::refreshes().remove(&released));
+                refreshes.insert(key, end.clone());
+                end
             }
         }
     };
-    // The end is the only event.
-    let _ = end.above(0).await;
+    end.wait().await;
     let session = sessions::load(provider, &current.id)?;
     Some(Rc::new(Current::new(current.id.clone(), session)))
 }

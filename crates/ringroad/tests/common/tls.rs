@@ -5,8 +5,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
 };
 use rustls::client::{
     ClientSessionMemoryCache, ClientSessionStore, Resumption, Tls12ClientSessionValue,
@@ -49,6 +49,34 @@ impl Authority {
     pub(crate) fn rsa(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048);
         self.sign(&[name], ExtendedKeyUsagePurpose::ServerAuth, key.expect("a key"))
+    }
+
+    /// Returns a server's certificate with this serial number.
+    pub(crate) fn numbered(&self, name: &str, serial: u64) -> (String, String) {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.serial_number = Some(SerialNumber::from(serial));
+        let key = KeyPair::generate().expect("a key");
+        (params.signed_by(&key, &self.issuer).expect("a certificate").pem(), key.serialize_pem())
+    }
+
+    /// Returns a CRL with these serial numbers, which is valid for years.
+    pub(crate) fn crl(&self, serials: &[u64]) -> String {
+        let revoked = |serial: &u64| RevokedCertParams {
+            serial_number: SerialNumber::from(*serial),
+            revocation_time: date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2020, 1, 1),
+            next_update: date_time_ymd(2050, 1, 1),
+            crl_number: SerialNumber::from(1u64),
+            issuing_distribution_point: None,
+            revoked_certs: serials.iter().map(revoked).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.issuer).expect("a CRL").pem().expect("PEM")
     }
 
     fn sign(&self, names: &[&str], purpose: ExtendedKeyUsagePurpose, key: KeyPair) -> (String, String) {

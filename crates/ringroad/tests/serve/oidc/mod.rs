@@ -3,13 +3,17 @@
 mod provider;
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use aws_lc_rs::hmac;
+use rustix::process::Signal;
 use serde_json::json;
 use testkit::origin::Reply;
-use testkit::{Client, Deadline, Server};
+use testkit::{Client, Deadline, Server, Setup};
 
+use crate::common::tls::Authority;
 use crate::common::{BINARY, ours_only};
 use provider::{Browser, Idp, Signing, arguments};
 
@@ -126,6 +130,191 @@ fn a_callback_belongs_to_one_browser_and_is_used_once() {
     assert_eq!(before.clone().get(&target).status, 400);
     assert_eq!(browser.get("/a").status, 200, "the session has not ended");
     assert_logged(&server, "no login of this browser has this state");
+}
+
+/// A client that makes a login itself, or repeats one, causes no requests to the provider.
+#[test]
+fn forged_and_repeated_callbacks_cause_no_request_to_the_provider() {
+    let Some((idp, server)) = site("") else { return };
+    // The form of a genuine login; the secret of the client derives all values that it can.
+    let mut browser = Browser::of(&server);
+    let target = idp.log_in(&browser.begin("/a"));
+    let (name, value) = browser.cookies.iter().next().expect("a cookie of the login");
+    let (name, ends) = (name.clone(), value.split('.').nth(1).expect("a time").to_owned());
+    let secret = [7; 32];
+    let uri = provider::base64url(b"/a");
+    let context = ["idp", &idp.issuer(), "client one"].join("\0");
+    let text = provider::base64url(&secret);
+    for about in [format!("{context}\0{ends}\0/a"), format!("{context}\0{ends}\0{text}\0/a")] {
+        // Before the end of the login there is the number of the cookie.
+        let about = about.replacen(&format!("\0{ends}"), &format!("\0{}\0{ends}", &name[10..11]), 1);
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &secret);
+        let state = hmac::sign(&key, format!("state\0{about}").as_bytes());
+        let mut forger = Browser::of(&server);
+        forger.cookies.insert(name.clone(), format!("{text}.{ends}.{uri}"));
+        let state = format!("{}{}", &name[10..11], provider::base64url(state.as_ref()));
+        assert_eq!(forger.get(&format!("/oidc_callback?code=x&state={state}")).status, 400);
+    }
+    assert_eq!(idp.origin.stats().of("/token"), 0);
+    // One login, with many codes.
+    let repeated = browser.clone();
+    let state = target.split_once("&state=").expect("a state").1;
+    for number in 0..5 {
+        let target = format!("/oidc_callback?code=guess{number}&state={state}");
+        assert_eq!(repeated.clone().get(&target).status, 400);
+    }
+    assert_eq!(idp.origin.stats().of("/token"), 1, "the first one might be genuine");
+    server.wait_for_log("the login has ended before", Deadline::default());
+    assert_eq!(browser.get(&target).status, 400);
+    assert_eq!(browser.log_in(&idp, "/a").status, 302);
+}
+
+/// The key that authenticates logins is that of the master: another worker process accepts them.
+#[test]
+fn a_login_may_end_at_another_worker_process() {
+    let Some((idp, mut server)) = site("") else { return };
+    let mut browser = Browser::of(&server);
+    let location = browser.begin("/b");
+    let before = server.workers();
+    let text = conf(&idp, "", "", "").replace("worker_processes 2;", "worker_processes 1;");
+    server.rewrite_conf(&text);
+    server.reload();
+    let is_new = || server.is_replaced(&before).then_some(());
+    testkit::wait::until("another worker", Deadline::default(), is_new).expect("it is started");
+    let response = browser.get(&idp.log_in(&location));
+    assert_eq!((response.status, response.field("Location")), (302, Some("http://localhost/b")));
+    assert_eq!(browser.get("/b").status, 200);
+}
+
+/// The state file has sessions, but nothing that could be used as one.
+#[test]
+fn sessions_with_a_state_file_survive_a_restart() {
+    if !ours_only("auth_oidc") {
+        return;
+    }
+    let idp = Idp::start();
+    let zone = "keyval_zone zone=kept:1m state=@DATA@/state/sessions.json;";
+    let setup = Setup::new(&conf(&idp, "session_store kept;", zone, ""));
+    let folder = setup.data().join("state");
+    std::fs::create_dir(&folder).expect("a new directory");
+    // The worker may have another user.
+    std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)).expect("it is ours");
+    let mut server = setup.builder(BINARY).start();
+    let mut browser = Browser::of(&server);
+    browser.log_in(&idp, "/a");
+    assert_eq!(browser.get("/a").status, 200);
+    let mut begun = Browser::of(&server);
+    let location = begun.begin("/b");
+    let stored = std::fs::read_to_string(folder.join("sessions.json")).expect("the state file");
+    let session = browser.session().expect("a session").clone();
+    for secret in [session.as_str(), "eyJ", "access1", "someone"] {
+        assert!(!stored.contains(secret), "{secret}: {stored}");
+    }
+    server.signal(Signal::QUIT);
+    server.wait_until_ended(Deadline::default());
+    let server = setup.builder(BINARY).start();
+    let mut browser = browser.at(&server);
+    assert_eq!(browser.get("/a").text(), "someone||/a");
+    assert_eq!(idp.origin.stats().of("/token"), 1, "without another login");
+    // A key of the state file is no identifier.
+    let pairs: serde_json::Value = serde_json::from_str(&stored).expect("JSON");
+    for key in pairs.as_object().expect("an object").keys() {
+        let mut thief = Browser::of(&server);
+        thief.cookies.insert("NGX_OIDC_SESSION".to_owned(), key.clone());
+        assert_eq!(thief.get("/a").status, 302, "{key}");
+    }
+    // A login that has begun before the restart begins again.
+    let mut begun = begun.at(&server);
+    assert_eq!(begun.get(&idp.log_in(&location)).status, 400);
+    assert_eq!(begun.log_in(&idp, "/b").status, 302);
+}
+
+#[test]
+fn with_satisfy_any_one_of_the_modules_is_sufficient() {
+    if !ours_only("auth_oidc") {
+        return;
+    }
+    let idp = Idp::start();
+    let locations = "
+        location /open { satisfy any; allow 127.0.0.1; deny all; }
+        location /login { satisfy any; deny all; }
+        location /both { allow 127.0.0.1; deny 127.0.0.2; }
+        location /closed { deny all; }
+        location /password { satisfy any; auth_basic x; auth_basic_user_file users; }";
+    // The callback is in no location of its own.
+    for of_server in ["", "satisfy any; deny all;"] {
+        let mut builder = Server::builder(BINARY)
+            .conf(&conf(&idp, "", "", &format!("{of_server} {locations}")))
+            .text("conf/users", "anna:{PLAIN}secret\n");
+        for name in ["open", "login", "both", "closed", "password"] {
+            builder = builder.text(&format!("html/{name}"), name);
+        }
+        let server = builder.start();
+        let mut browser = Browser::of(&server);
+        let password = testkit::client::basic("anna:secret");
+        let password = [("Authorization", password.as_str())];
+        assert_eq!(browser.get("/open").text(), "open");
+        assert_eq!(browser.request("GET", "/password", &password).text(), "password");
+        let response = browser.get("/password");
+        // A browser that gets a challenge asks for a password instead of following the redirect.
+        assert_eq!((response.status, response.field("WWW-Authenticate")), (302, None));
+        let without_session = |target: &str| Browser::of(&server).get(target).status;
+        assert_eq!(without_session("/login"), 302);
+        // Both modules are necessary, unless the server says otherwise.
+        assert_eq!(without_session("/both"), if of_server.is_empty() { 302 } else { 200 });
+        let expected = if of_server.is_empty() { 403 } else { 302 };
+        assert_eq!(without_session("/closed"), expected);
+        browser.cookies.clear();
+        assert_eq!(browser.log_in(&idp, "/login").status, 302, "{}", server.error_log());
+        for (name, is_allowed) in
+            [("open", true), ("login", true), ("both", true), ("password", true), ("closed", expected != 403)]
+        {
+            let status = if is_allowed { 200 } else { 403 };
+            assert_eq!(browser.get(&format!("/{name}")).status, status, "{name}, {of_server}");
+        }
+    }
+}
+
+#[test]
+fn a_revoked_certificate_of_the_provider_is_refused() {
+    if !ours_only("auth_oidc") {
+        return;
+    }
+    let authority = Authority::new("root");
+    let (certificate, key) = authority.numbered("127.0.0.1", 7);
+    let idp = Idp::start();
+    let front = format!(
+        "events {{ }} http {{ access_log off; server {{ listen 127.0.0.1:0 ssl; ssl_certificate a.pem; ssl_certificate_key a.key;
+           location / {{ proxy_pass http://{}; proxy_set_header Host $http_host; }} }} }}",
+        idp.origin.addr()
+    );
+    let front =
+        Server::builder(BINARY).conf(&front).text("conf/a.pem", &certificate).text("conf/a.key", &key);
+    let front = front.start();
+    idp.state().front = Some(format!("https://{}", front.addr(0)));
+    for (revoked, trusted, expected) in [
+        (Some(&[8][..]), &authority, 302),
+        (None, &authority, 302),
+        (Some(&[8, 7]), &authority, 502),
+        (None, &Authority::new("other"), 502),
+    ] {
+        let row = revoked.map_or("", |_| "ssl_crl crl.pem;");
+        let rows = format!("ssl_trusted_certificate ca.pem; {row}");
+        let server = Server::builder(BINARY)
+            .conf(&conf(&idp, &rows, "", ""))
+            .text("conf/ca.pem", &trusted.pem)
+            .text("conf/crl.pem", &authority.crl(revoked.unwrap_or_default()))
+            .start();
+        let mut browser = Browser::of(&server);
+        assert_eq!(browser.get("/a").status, expected, "{revoked:?}: {}", server.error_log());
+        match expected {
+            302 => assert_eq!(browser.log_in(&idp, "/a").status, 302, "{}", server.error_log()),
+            _ => drop(server.wait_for_log("certificate", Deadline::default())),
+        }
+        if revoked.is_some() && expected == 502 {
+            server.wait_for_log("revoked", Deadline::default());
+        }
+    }
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub(super) struct IdpState {
     logins: BTreeMap<String, BTreeMap<String, String>>,
     /// The refresh token that is valid.
     pub(super) refresh_token: String,
+    /// The issuer, if clients reach the provider through a server with TLS.
+    pub(super) front: Option<String>,
     /// The response to any request with this beginning.
     pub(super) replies: BTreeMap<&'static str, Reply>,
     /// Faults of the client.
@@ -104,6 +106,7 @@ impl Idp {
             userinfo: json!({"sub": "someone", "email": "someone@example.com"}),
             logins: BTreeMap::new(),
             refresh_token: String::new(),
+            front: None,
             replies: BTreeMap::new(),
             faults: Vec::new(),
             numbers: 0,
@@ -117,7 +120,8 @@ impl Idp {
     }
 
     pub(super) fn issuer(&self) -> String {
-        format!("http://{}", self.origin.addr())
+        let front = self.state().front.clone();
+        front.unwrap_or_else(|| format!("http://{}", self.origin.addr()))
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, IdpState> {
@@ -157,7 +161,7 @@ fn respond(state: &mut IdpState, request: &OriginRequest) -> Reply {
         return reply.clone();
     }
     let host = request.header("Host").expect("a host");
-    let issuer = format!("http://{host}");
+    let issuer = state.front.clone().unwrap_or_else(|| format!("http://{host}"));
     let json_reply =
         |value: &Value| Reply::text(value.to_string()).header("Content-Type", "application/json");
     match request.path() {
@@ -281,6 +285,12 @@ pub(super) struct Browser {
 impl Browser {
     pub(super) fn of(server: &Server) -> Browser {
         Browser { address: server.addr(0).clone(), cookies: BTreeMap::new() }
+    }
+
+    /// The same browser, at a server that replaces the one before.
+    pub(super) fn at(mut self, server: &Server) -> Browser {
+        self.address = server.addr(0).clone();
+        self
     }
 
     pub(super) fn get(&mut self, target: &str) -> Response {
