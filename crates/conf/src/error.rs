@@ -7,7 +7,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::source::{FileId, Span};
+use crate::source::Span;
 use crate::spec::{Args, Contexts};
 use crate::value::ValueError;
 
@@ -121,6 +121,16 @@ impl Error {
         self.span.as_ref()
     }
 
+    /// Returns the message without the location and the hint.
+    pub fn cause(&self) -> String {
+        self.kind.to_string()
+    }
+
+    /// Returns the hint; empty if there is none.
+    pub(crate) fn hint(&self) -> String {
+        Hint(self).to_string().trim_start_matches("; ").to_owned()
+    }
+
     pub(crate) fn new(kind: ErrorKind, span: impl Into<Span>) -> Error {
         Error { span: Some(span.into()), ..Error::unplaced(kind) }
     }
@@ -138,8 +148,17 @@ impl fmt::Display for Error {
         if let Some(span) = &self.span {
             write!(f, " in {span}")?;
         }
-        self.kind.write_hint(f)?;
-        match &self.advice {
+        Hint(self).fmt(f)
+    }
+}
+
+/// The hints of an error, each after a semicolon.
+struct Hint<'e>(&'e Error);
+
+impl fmt::Display for Hint<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.kind.write_hint(f)?;
+        match &self.0.advice {
             Some(advice) => write!(f, "; {advice}"),
             None => Ok(()),
         }
@@ -433,12 +452,12 @@ impl ErrorKind {
     }
 }
 
-/// `file:line`, or `command line` for the text of `-g`.
+/// `file:line`, `command line` for the text of `-g`, or the origin of a text that a program has made.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.file.path() {
-            Some(path) => write!(f, "{}:{}", path.display(), self.line),
-            None => f.write_str(FileId::COMMAND_LINE_NAME),
+        match (self.file.shown(), self.file.path()) {
+            (None, Some(path)) => write!(f, "{}:{}", path.display(), self.line),
+            (shown, _) => f.write_str(shown.unwrap_or_default()),
         }
     }
 }

@@ -45,6 +45,19 @@ pub fn excerpt_of(error: &Error, text: &[u8]) -> Option<String> {
     Some(render(text, &mark))
 }
 
+/// Returns what to write instead, if it is known: the hint of an error, and the remark behind the mark in words that need no mark.
+pub fn remedy_of(error: &Error, sources: &Sources) -> Option<String> {
+    let text = || sources.get(error.span()?.file.path()?);
+    let mark = text().and_then(|text| find(error, error.span()?, text));
+    let remark = mark.and_then(|mark| mark.label).map(|label| match label.strip_suffix(" here") {
+        Some(start) => format!("{start} before it"),
+        None => label.into_owned(),
+    });
+    let hint = Some(error.hint()).filter(|hint| !hint.is_empty());
+    let parts: Vec<String> = hint.into_iter().chain(remark).collect();
+    Some(parts.join("; ")).filter(|text| !text.is_empty())
+}
+
 /// Returns a remark if an unquoted word begins or ends with a typographic quote, or begins with a typographic dash.
 pub fn typography(word: &Word) -> Option<&'static str> {
     if word.quoted {

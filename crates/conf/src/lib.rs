@@ -62,7 +62,7 @@ pub use check::{CheckResult, Report, Scope, Visit, check, visit};
 pub use commercial::instead_of_commercial;
 pub use edit::{Edit, EditKind, edit, includes};
 pub use error::{Error, ErrorKind, Level, Object};
-pub use excerpt::{excerpt, excerpt_of, typography};
+pub use excerpt::{excerpt, excerpt_of, remedy_of, typography};
 pub use format::format;
 pub use glob::{expand as expand_glob, matches as glob_matches};
 pub use layered::Layered;

@@ -16,22 +16,31 @@ const ENOENT: i32 = 2;
 
 /// ID of a source: a file name, or the command line. Clones are cheap.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FileId(Option<Arc<Path>>);
+pub struct FileId {
+    path: Option<Arc<Path>>,
+    /// The text that messages show instead of a position, for a text that a program has made.
+    shown: Option<&'static str>,
+}
 
 impl FileId {
-    pub(crate) const COMMAND_LINE_NAME: &'static str = "command line";
+    const COMMAND_LINE_NAME: &'static str = "command line";
 
     /// The text of `-g`.
-    pub const COMMAND_LINE: FileId = FileId(None);
+    pub const COMMAND_LINE: FileId = FileId { path: None, shown: Some(FileId::COMMAND_LINE_NAME) };
 
     /// Creates the ID of a file.
     pub fn file(path: &Path) -> FileId {
-        FileId(Some(path.into()))
+        FileId { path: Some(path.into()), shown: None }
     }
 
     /// Returns the path; `None` for the command line.
     pub fn path(&self) -> Option<&Path> {
-        self.0.as_deref()
+        self.path.as_deref()
+    }
+
+    /// Returns the text that messages show instead of the path and the line.
+    pub(crate) fn shown(&self) -> Option<&'static str> {
+        self.shown
     }
 }
 
@@ -69,6 +78,8 @@ pub struct Source {
     pub globals: String,
     /// Directives of the main context, each of which applies only if neither the files nor `-g` have it there; may be empty.
     pub defaults: String,
+    /// The origin of a main file that a program has made, which messages show instead of positions in it.
+    pub origin: Option<&'static str>,
 }
 
 impl Source {
@@ -76,13 +87,25 @@ impl Source {
     pub fn new(main: impl Into<PathBuf>) -> Source {
         let main = main.into();
         let prefix = main.parent().map(Path::to_owned).unwrap_or_default();
-        Source { main, prefix, globals: String::new(), defaults: String::new() }
+        Source { main, prefix, globals: String::new(), defaults: String::new(), origin: None }
     }
 
     /// Sets the text of `-g`.
     #[must_use]
     pub fn with_globals(self, globals: impl Into<String>) -> Source {
         Source { globals: globals.into(), ..self }
+    }
+
+    /// Sets the origin of a main file that a program has made.
+    #[must_use]
+    pub fn with_origin(self, origin: Option<&'static str>) -> Source {
+        Source { origin, ..self }
+    }
+
+    /// Returns the ID of a file of this source.
+    pub(crate) fn file_id(&self, path: &Path) -> FileId {
+        let shown = self.origin.filter(|_| *path == *self.main);
+        FileId { shown, ..FileId::file(path) }
     }
 
     /// Sets the directives that apply unless the configuration has them.

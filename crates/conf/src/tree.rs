@@ -153,7 +153,7 @@ fn read(source: &Source, loader: &dyn Loader, recovers: bool) -> Result<Tree, Er
     let mut reader = Reader {
         recovers,
         loader,
-        prefix: &source.prefix,
+        source,
         files: Sources::default(),
         open: Vec::new(),
         block_depth: 0,
@@ -193,7 +193,7 @@ struct Reader<'a> {
     /// Whether a fault ends only the file that contains it.
     recovers: bool,
     loader: &'a dyn Loader,
-    prefix: &'a Path,
+    source: &'a Source,
     files: Sources,
     /// The files being read, outermost first.
     open: Vec<PathBuf>,
@@ -262,7 +262,7 @@ impl Reader<'_> {
     }
 
     fn include(&mut self, lexer: &Lexer<'_>, name: &str, out: &mut Vec<Statement>) -> Progress {
-        let path = self.prefix.join(name);
+        let path = self.source.prefix.join(name);
         let found = if glob::is_pattern(name) {
             match self.loader.glob(&path) {
                 Ok(found) => found,
@@ -299,7 +299,7 @@ impl Reader<'_> {
         let is_missing = matches!(kind, ErrorKind::Unreadable { .. });
         let mut error = lexer.error(kind);
         if is_missing && Path::new(name).is_relative() {
-            let prefix = self.prefix.display();
+            let prefix = self.source.prefix.display();
             error = error.advise(format_args!(
                 "relative names start from \"{prefix}\", the directory of the main file"
             ));
@@ -332,7 +332,8 @@ impl Reader<'_> {
             return Err(ErrorKind::TooMuchText { bytes_max: BYTES_MAX });
         }
         self.open.push(path.to_owned());
-        let progress = self.statements(&mut Lexer::new(&text, FileId::file(path)), &Ends::WithText, out);
+        let progress =
+            self.statements(&mut Lexer::new(&text, self.source.file_id(path)), &Ends::WithText, out);
         self.open.pop();
         Ok(progress)
     }

@@ -29,9 +29,9 @@ mod rules;
 mod run;
 mod text;
 
-pub use model::{Facts, NoFacts};
+pub use model::{Facts, NoFacts, Refusal};
 pub use page::page;
 pub use report::{Form, print};
 pub use rule::{Finding, Level, Rule};
 pub use rules::all;
-pub use run::{Options, fix, lint};
+pub use run::{Options, fix, lint, refused};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use conf::{Statement, Tree};
+use conf::{Span, Statement, Tree};
 
 /// What the caller knows about the machine.
 pub trait Facts: fmt::Debug {
@@ -13,8 +13,22 @@ pub trait Facts: fmt::Debug {
     /// Whether the certificate in a file is valid for a host; `None` if it cannot be read.
     fn is_certificate_for(&self, path: &Path, host: &str) -> Option<bool>;
 
+    /// Returns the errors for which the server refuses the configuration.
+    fn refusals(&self, tree: &Tree) -> Vec<Refusal>;
+
     /// Whether a pattern of `include` matches a file; `None` if this is not known.
     fn glob_matches(&self, pattern: &str) -> Option<bool>;
+}
+
+/// An error for which the server refuses a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The position of the statement; `None` for an error of the configuration as a whole.
+    pub at: Option<Span>,
+    /// The cause.
+    pub message: String,
+    /// The text to write instead.
+    pub remedy: Option<String>,
 }
 
 /// The facts of a caller that knows nothing about the machine.
@@ -28,6 +42,10 @@ impl Facts for NoFacts {
 
     fn is_certificate_for(&self, _: &Path, _: &str) -> Option<bool> {
         None
+    }
+
+    fn refusals(&self, _: &Tree) -> Vec<Refusal> {
+        Vec::new()
     }
 
     fn glob_matches(&self, _: &str) -> Option<bool> {

@@ -35,7 +35,12 @@ fn text(findings: &[Finding], tree: &Tree) -> String {
     for finding in findings {
         let Finding { rule, level, at, message, remedy, fix, .. } = finding;
         let fixable = if fix.is_some() { " (--fix)" } else { "" };
-        let _infallible = writeln!(text, "{at}: {level}: {message} [{rule}]");
+        // A finding about the configuration as a whole has no line.
+        let position = match (at.line, at.file.path()) {
+            (0, Some(path)) => path.display().to_string(),
+            _ => at.to_string(),
+        };
+        let _infallible = writeln!(text, "{position}: {level}: {message} [{rule}]");
         if let Some(line) = line_of(finding, tree) {
             let _infallible = writeln!(text, "{:>5} | {}", at.line, line.trim_end());
         }

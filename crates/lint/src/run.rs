@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use conf::{Edit, EditKind, Statement, Tree};
+use conf::{Edit, EditKind, FileId, Span, Statement, Tree};
 
-use crate::model::{Facts, Model};
+use crate::model::{Facts, Model, Refusal};
 use crate::rule::{Finding, Findings, Fix, Level};
 use crate::rules;
 
@@ -40,6 +40,9 @@ pub fn lint(tree: &Tree, facts: &dyn Facts, options: &Options) -> Vec<Finding> {
     if is_wanted(EMPTY_INCLUDE) && options.level == Level::Note {
         findings.extend(empty_includes(tree, facts).into_iter().filter(|finding| !allowed.covers(finding)));
     }
+    if is_wanted(REFUSED) {
+        findings.extend(refused(tree, facts).into_iter().filter(|finding| !allowed.covers(finding)));
+    }
     // A statement of an included file may be read several times.
     let mut seen = BTreeSet::new();
     findings.retain(|finding| {
@@ -53,6 +56,31 @@ pub fn lint(tree: &Tree, facts: &dyn Facts, options: &Options) -> Vec<Finding> {
     };
     findings.sort_by_key(order);
     findings
+}
+
+/// The rule about errors for which the server refuses the configuration.
+const REFUSED: &str = "refused";
+
+/// Returns the errors for which the server refuses the configuration, as findings.
+pub fn refused(tree: &Tree, facts: &dyn Facts) -> Vec<Finding> {
+    let Some(rule) = rules::all().find(|rule| rule.name == REFUSED) else { return Vec::new() };
+    let model = Model::new(tree, facts);
+    let name_at = |at: &Span| {
+        let statement = model.all().find(|statement| statement.statement().span() == at)?;
+        Some(statement.name().to_owned())
+    };
+    let main = tree.files.iter().next().map_or(FileId::COMMAND_LINE, |file| FileId::file(&file.path));
+    let finding = |Refusal { at, message, remedy }: Refusal| {
+        let directive = at.as_ref().and_then(name_at).unwrap_or_default();
+        let at = at.unwrap_or(Span { file: main.clone(), line: 0, offset: 0 });
+        let help = format!("\"ringroad help {directive}\" shows the syntax");
+        let remedy = remedy.unwrap_or_else(|| match directive.as_str() {
+            "" => "\"ringroad -t\" shows the details".to_owned(),
+            _ => help,
+        });
+        Finding { rule: rule.name, level: rule.level, at, directive, message, remedy, fix: None }
+    };
+    facts.refusals(tree).into_iter().map(finding).collect()
 }
 
 /// The rule about patterns of `include`, which are no longer in the tree.

@@ -117,6 +117,21 @@ pub(crate) struct Request {
     pub(crate) text: Option<String>,
 }
 
+/// File name of the text of `ringroad serve`.
+pub(crate) const SERVE_TEXT: &str = "ringroad-serve";
+
+/// File name of the text of `ringroad proxy`.
+pub(crate) const PROXY_TEXT: &str = "ringroad-proxy";
+
+impl Request {
+    /// Returns the argument of the command line that the text in memory was made of, for messages instead of positions in it.
+    pub(crate) fn origin(&self) -> Option<&'static str> {
+        self.text.as_ref()?;
+        let is_proxy = self.main.file_name() == Some(OsStr::new(PROXY_TEXT));
+        Some(if is_proxy { "--to" } else { "command line" })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -172,6 +172,17 @@ pub(super) const RULES: &[Rule] = &[
         check: no_types,
     },
     Rule {
+        name: "refused",
+        level: Error,
+        what: "`ringroad -t` refuses the configuration.",
+        why: "A server with this error does not start, and a reload keeps the old configuration. The finding has the message of `-t`. Errors \
+              about files that this user may not read, such as keys, are no findings.",
+        mend: "Write what the finding says; `ringroad help DIRECTIVE` shows the syntax of a directive.",
+        bad: "sendfile maybe;",
+        good: "sendfile on;",
+        check: |_, _| {},
+    },
+    Rule {
         name: "empty-include",
         level: Note,
         what: "A pattern of `include` matches no file.",

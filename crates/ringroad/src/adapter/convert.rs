@@ -90,7 +90,7 @@ pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused>
 }
 
 fn source_of(request: &Request) -> conf::Source {
-    conf::Source::new(&request.main).with_globals(&request.globals)
+    conf::Source::new(&request.main).with_globals(&request.globals).with_origin(request.origin())
 }
 
 /// Returns all errors of a configuration that [`load`] rejects, as far as parsing can continue after an error.
@@ -232,9 +232,13 @@ pub(crate) fn changes(old: &Site, new: &Site, request: &Request) -> Vec<String> 
     };
     let (found, count) = conf::changes(&parse(old), &parse(new), CHANGES_MAX);
     let mut lines: Vec<String> = found.iter().map(ToString::to_string).collect();
-    // Of changed other files, such as certificates and databases, only the names are listed.
+    // Of changed other files, such as certificates and databases, only the names are listed. The server itself writes state files, so
+    // their content is no change of the configuration.
+    let states = state_files(&new.config);
     let known = |path: &PathBuf| old.data.iter().find(|(known, _)| known == path);
-    let is_other = |(path, bytes): &&(PathBuf, Vec<u8>)| known(path).is_some_and(|(_, old)| old != bytes);
+    let is_other = |(path, bytes): &&(PathBuf, Vec<u8>)| {
+        !states.contains(path) && known(path).is_some_and(|(_, old)| old != bytes)
+    };
     let files: Vec<_> = new.data.iter().filter(is_other).collect();
     let left = CHANGES_MAX.saturating_sub(lines.len());
     lines.extend(files.iter().take(left).map(|(path, _)| format!("the content of \"{}\"", path.display())));

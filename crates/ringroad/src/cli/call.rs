@@ -14,12 +14,17 @@ use serde_json::Value;
 
 use super::options::Arguments;
 use super::request::request_for;
-use crate::adapter::{self, Files};
+use crate::adapter;
 use crate::listen::errno_text;
+use crate::loader::DiskLoader;
+use crate::paths::Request;
 use crate::signals::timeout_until;
 
 /// Size of the receive buffer in bytes: larger than any response and any line.
 const PACKET_MAX: usize = 256 << 10;
+
+/// The admin socket of packages.
+const PACKAGED_SOCKET: &str = "/run/ringroad-admin.sock";
 
 /// Maximum time for the response to a call: the server may have to read a large configuration or an entry of a cache.
 const RESPONSE_TIME: Duration = Duration::from_secs(30);
@@ -52,14 +57,23 @@ pub(super) fn socket_path(given: &Arguments) -> Result<PathBuf, String> {
     path_in(&request)
 }
 
-/// Returns the path of the admin socket that a configuration names.
-pub(super) fn path_in(request: &crate::paths::Request) -> Result<PathBuf, String> {
-    let site = adapter::load(request, Files::Disk).map_err(|refused| refused.message)?;
-    site.settings.admin_socket.ok_or_else(|| {
+/// Returns the path of the admin socket that a configuration names. Only the syntax of the file is read: a server may run although
+/// its configuration has got an error since, or a certificate that only root can read.
+pub(super) fn path_in(request: &Request) -> Result<PathBuf, String> {
+    const REMEDY: &str = "name the socket of a running server by --socket PATH";
+    let tree = conf::parse_past_faults(&conf::Source::new(&request.main), &DiskLoader::new(request))
+        .map_err(|error| format!("{error}; {REMEDY}"))?;
+    let named = tree.statements.iter().rfind(|statement| statement.name.text == "admin_socket");
+    let named = named.and_then(|statement| statement.arg(0)).filter(|path| !matches!(*path, "" | "off"));
+    let path = named.map(|path| request.places.prefix.join(path.strip_prefix("unix:").unwrap_or(path)));
+    path.ok_or_else(|| {
         let file = request.main.display();
-        format!(
-            "{file} has no \"admin_socket\"; add \"admin_socket /run/ringroad.sock;\" at its top and reload"
-        )
+        match adapter::problems(request).first() {
+            Some(problem) => format!("{}; {REMEDY}, such as {PACKAGED_SOCKET}", problem.message),
+            None => format!(
+                "{file} has no \"admin_socket\"; add \"admin_socket /run/ringroad.sock;\" at its top and reload"
+            ),
+        }
     })
 }
 

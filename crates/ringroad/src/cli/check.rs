@@ -1,4 +1,4 @@
-//! `ringroad check FILE`: which directives of an nginx configuration this server supports.
+//! `ringroad check [FILE]`: which directives of an nginx configuration this server supports.
 //!
 //! Unlike `-t` it continues after errors, missing files and unsupported features, so that one run shows every obstacle
 //! of a migration from nginx. Supported directives are only counted, unless `--all` lists each. If the configuration is valid, the
@@ -18,7 +18,7 @@ use self::judge::{Handling, Judged, Remark, Severity};
 use self::sandbox::SandboxSection;
 use super::options::Arguments;
 use super::output::{print, print_error};
-use super::request::request_of;
+use super::request::{file_of, request_of};
 use super::trial::{Trial, try_start};
 use crate::adapter::{self, Files, Site};
 use crate::loader::DiskLoader;
@@ -34,12 +34,10 @@ const POSITIONS_MAX: usize = 5;
 /// Reports on a file and its includes.
 pub(super) fn run(given: &Arguments) -> ExitCode {
     // Relative to the working directory and not to the prefix: the checked file is often not installed.
-    let request = match request_of(Some(&given.operands[0]), given.value("p")) {
+    let request = file_of(given).and_then(|file| Ok(request_of(file, given.value("p"))?));
+    let request = match request {
         Ok(request) => request,
-        Err(error) => {
-            print_error(format_args!("ringroad: {error}\n"));
-            return ExitCode::FAILURE;
-        }
+        Err(failure) => return failure.report("check"),
     };
     let tree = conf::parse_past_faults(&conf::Source::new(&request.main), &DiskLoader::new(&request));
     let tree = match tree {

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::call::{call, socket_path};
+use super::failure::CommandFailure;
 use super::options::Arguments;
-use super::output::{print, print_error};
+use super::output::print;
 
 /// Sends the command to the server, and prints the new state.
 pub(super) fn run(given: &Arguments, is_drained: bool) -> ExitCode {
@@ -23,9 +24,6 @@ pub(super) fn run(given: &Arguments, is_drained: bool) -> ExitCode {
             });
             ExitCode::SUCCESS
         }
-        Err(message) => {
-            print_error(format_args!("ringroad {name}: {message}\n"));
-            ExitCode::FAILURE
-        }
+        Err(message) => CommandFailure::from(message).report(name),
     }
 }

@@ -9,8 +9,9 @@ use std::process::ExitCode;
 use io::probe::Probe;
 use nix::unistd::{Uid, User};
 
+use super::failure::CommandFailure;
 use super::options::Arguments;
-use super::output::{print, print_error};
+use super::output::print;
 use crate::adapter;
 use crate::privilege::{self, UserSpec};
 
@@ -18,10 +19,7 @@ use crate::privilege::{self, UserSpec};
 pub(super) fn run(given: &Arguments) -> ExitCode {
     let user = match become_worker(given) {
         Ok(user) => user,
-        Err(error) => {
-            print_error(format_args!("ringroad engines: {error}\n"));
-            return ExitCode::FAILURE;
-        }
+        Err(message) => return CommandFailure::from(message).report("engines"),
     };
     let probe = Probe::run();
     let (net, why) = match probe.uring_refusal() {

@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 
 use super::call;
+use super::failure::CommandFailure;
 use super::options::Arguments;
-use super::output::{print, print_error};
+use super::output::print;
 use super::request::request_of;
 use crate::adapter::{self, Config, Files, Reread};
 use crate::explain::{Query, explain};
@@ -18,15 +19,12 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
             print(text);
             ExitCode::SUCCESS
         }
-        Err(message) => {
-            print_error(format_args!("ringroad explain: {message}\n"));
-            ExitCode::FAILURE
-        }
+        Err(failure) => failure.report("explain"),
     }
 }
 
 /// Returns the explanation: by the running server if an option requests it, otherwise by a file.
-fn explained(given: &Arguments) -> Result<String, String> {
+fn explained(given: &Arguments) -> Result<String, CommandFailure> {
     let query = query(given)?;
     if given.has("running") || given.has("socket") {
         let path = call::socket_path(given)?;
@@ -39,7 +37,7 @@ fn explained(given: &Arguments) -> Result<String, String> {
     let tree = conf::parse(&conf::Source::new(&request.main), &DiskLoader::new(&request))
         .map_err(|error| error.to_string())?;
     let files = Reread { request: &request, memory: None };
-    explain(&site, files, &tree, &query, become_worker).map(|explained| explained.text)
+    Ok(explain(&site, files, &tree, &query, become_worker)?.text)
 }
 
 /// If started as root, changes to the user of the workers, so that files are opened with the permissions of a worker.
@@ -52,22 +50,24 @@ fn become_worker(config: &Config) -> Result<(), String> {
 }
 
 /// Returns the request to explain.
-fn query(given: &Arguments) -> Result<Query, String> {
+fn query(given: &Arguments) -> Result<Query, CommandFailure> {
     let mut fields = Vec::new();
     for field in given.all("H").map(|field| field.to_string_lossy().into_owned()) {
-        let (name, value) = field
-            .split_once(':')
-            .ok_or_else(|| format!("\"{field}\" is not a header field; write \"Name: value\""))?;
+        let (name, value) = field.split_once(':').ok_or_else(|| {
+            CommandFailure::misuse(format_args!("\"{field}\" is not a header field; write \"Name: value\""))
+        })?;
         fields.push((name.trim().to_ascii_lowercase(), value.trim().to_owned()));
     }
     let text = |name: &str, default: &str| {
         given.value(name).map_or(default.to_owned(), |text| text.to_string_lossy().into_owned())
     };
-    Ok(Query {
+    let query = Query {
         url: given.operands[0].to_string_lossy().into_owned(),
         from: text("from", "127.0.0.1"),
         method: text("X", "GET"),
         fields,
         http3: given.has("http3"),
-    })
+    };
+    query.check().map_err(CommandFailure::misuse)?;
+    Ok(query)
 }

@@ -4,7 +4,7 @@
 //! socket, as in `proxy_pass`. The time of a request and the size of a response are limited.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,10 +12,14 @@ use std::time::{Duration, Instant};
 use acme::fetch::{FetchError, Fetcher};
 use conf::Statement;
 
+use super::failure::CommandFailure;
 use super::options::Arguments;
 use super::request::request_for;
+use crate::adapter::{self, Files, Reread};
+use crate::explain::{Query, explain};
 use crate::listen::{error_text, reachable};
 use crate::loader::DiskLoader;
+use crate::paths::Request;
 
 /// Maximum size of a response in bytes: more than the metrics of a server with a thousand locations.
 const RESPONSE_BYTES_MAX: usize = 16 << 20;
@@ -27,6 +31,8 @@ pub(super) struct Asked {
     pub(super) url: String,
     /// The `Host` of the request, if it is not that of the URL.
     host: Option<String>,
+    /// The configuration in which the URL was found.
+    request: Option<Request>,
     /// Maximum time for the request.
     time: Duration,
     /// Sends requests over https.
@@ -47,11 +53,11 @@ impl Asked {
         given: &Arguments,
         directives: &[(&str, &str)],
         time: Duration,
-    ) -> Result<Asked, String> {
+    ) -> Result<Asked, CommandFailure> {
         let Some(url) = given.operands.first() else {
-            return Asked::in_configuration(given, directives, time);
+            return Ok(Asked::in_configuration(given, directives, time)?);
         };
-        let url = url.to_str().ok_or("the URL is not text")?.to_owned();
+        let url = url.to_str().ok_or_else(|| CommandFailure::misuse("the URL is not text"))?.to_owned();
         let fetcher = match url.split_once("://") {
             Some(("http", _)) => None,
             Some(("https", _)) => {
@@ -60,9 +66,15 @@ impl Asked {
                 let fetcher = Fetcher::new(roots.as_deref(), !given.has("insecure"));
                 Some(fetcher.map_err(|error| error.to_string())?.with_limits(time, RESPONSE_BYTES_MAX))
             }
-            _ => return Err(format!("\"{url}\": write the address with http:// or https://")),
+            _ => {
+                let what = format_args!("\"{url}\": write the address with http:// or https://");
+                return Err(CommandFailure::misuse(what));
+            }
         };
-        Ok(Asked { url, host: None, time, fetcher })
+        if fetcher.is_none() && Destination::parse(&url).is_none() {
+            return Err(CommandFailure::misuse(format_args!("\"{url}\": the URL is not valid")));
+        }
+        Ok(Asked { url, host: None, request: None, time, fetcher })
     }
 
     fn in_configuration(
@@ -71,7 +83,8 @@ impl Asked {
         time: Duration,
     ) -> Result<Asked, String> {
         let request = request_for(given.value("p").map(Path::new), given.value("c").map(Path::new));
-        let tree = conf::parse(&conf::Source::new(&request.main), &DiskLoader::new(&request))
+        // The server may run although the file has got an error since.
+        let tree = conf::parse_past_faults(&conf::Source::new(&request.main), &DiskLoader::new(&request))
             .map_err(|error| error.to_string())?;
         let (url, host) = directives.iter().find_map(|wanted| find(&tree, *wanted)).ok_or_else(|| {
             let (name, argument) = directives[0];
@@ -82,7 +95,51 @@ impl Asked {
                  {directive}; }}\" to a server, or write the URL"
             )
         })?;
-        Ok(Asked { url, host: Some(host), time, fetcher: None })
+        Ok(Asked { url, host: Some(host), request: Some(request), time, fetcher: None })
+    }
+
+    /// Returns the reason why the server refuses this command, and the remedy, for the end of a message; empty for other statuses. If
+    /// the URL is one of the configuration, the reason is that of `ringroad explain`.
+    pub(super) fn refusal(&self, status: u16) -> String {
+        let client = match self.client() {
+            Some(client) => client.to_string(),
+            None if self.url.contains("://unix:") => "unix:".to_owned(),
+            None => "ADDRESS".to_owned(),
+        };
+        let remedy = format!("\"allow {client};\" before it permits this command");
+        match status {
+            403 => match self.access_rule() {
+                Some(rule) => format!("; refused by {rule}; {remedy}"),
+                None => format!(
+                    "; if this is an access rule, {remedy}; \"ringroad explain URL\" shows the reason of a refusal"
+                ),
+            },
+            401 => "; the location needs a password, which this command cannot send: use a location without one, \
+                         with \"allow\" and \"deny\""
+                .to_owned(),
+            _ => String::new(),
+        }
+    }
+
+    /// Returns the access rule that refuses the request, as `deny all at FILE:LINE`.
+    fn access_rule(&self) -> Option<String> {
+        let request = self.request.as_ref()?;
+        let from = self.client()?.to_string();
+        let site = adapter::load(request, Files::Disk).ok()?;
+        let tree = conf::parse(&conf::Source::new(&request.main), &DiskLoader::new(request)).ok()?;
+        let fields = self.host.iter().map(|host| ("host".to_owned(), host.clone())).collect();
+        let query = Query { url: self.url.clone(), from, method: "GET".to_owned(), fields, http3: false };
+        let files = Reread { request, memory: None };
+        let explained = explain(&site, files, &tree, &query, |_| Ok(())).ok()?;
+        let line = explained.text.lines().find_map(|line| line.strip_prefix("access"))?;
+        line.trim().strip_suffix(": 403").map(str::to_owned)
+    }
+
+    /// Returns the address of this command at a server on this machine, which is that of the server; `None` for other servers.
+    fn client(&self) -> Option<IpAddr> {
+        let Peer::Inet(address) = Destination::parse(&self.url)?.peer else { return None };
+        let ip = address.parse::<SocketAddr>().ok()?.ip();
+        (ip.is_loopback() || self.request.is_some()).then_some(ip)
     }
 }
 

@@ -8,8 +8,10 @@ use std::process::ExitCode;
 
 use conf::FileId;
 
+use super::failure::CommandFailure;
 use super::options::Arguments;
 use super::output::{print, print_error};
+use super::request::file_of;
 use crate::listen::error_text;
 
 /// The name of standard input in messages.
@@ -17,9 +19,13 @@ const STDIN: &str = "standard input";
 
 /// Formats a file.
 pub(super) fn run(given: &Arguments) -> ExitCode {
-    let name = &given.operands[0];
+    let name =
+        match file_of(given).and_then(|file| file.ok_or_else(|| CommandFailure::misuse("FILE is missing"))) {
+            Ok(name) => name,
+            Err(failure) => return failure.report("fmt"),
+        };
     let is_stdin = name == "-";
-    let path = Path::new(if is_stdin { STDIN.as_ref() } else { name.as_os_str() });
+    let path = Path::new(if is_stdin { STDIN.as_ref() } else { name });
     let text = match is_stdin {
         true => {
             let mut text = Vec::new();

@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::call::shown;
+use super::failure::CommandFailure;
 use super::fetch::{self, Asked};
 use super::options::Arguments;
-use super::output::{print, print_error};
+use super::output::print;
 
 /// Default of `--timeout` in seconds.
 const TIMEOUT_S: u64 = 5;
@@ -24,22 +25,22 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
             print(format!("{line}\n"));
             ExitCode::SUCCESS
         }
-        Err(message) => {
-            print_error(format_args!("ringroad health: {message}\n"));
-            ExitCode::FAILURE
-        }
+        Err(failure) => failure.report("health"),
     }
 }
 
 /// Returns the line about a successful check, or the reason of a failure.
-fn check(given: &Arguments) -> Result<String, String> {
+fn check(given: &Arguments) -> Result<String, CommandFailure> {
     let seconds = match given.value("timeout") {
         None => TIMEOUT_S,
         Some(text) => {
             let text = text.to_string_lossy();
             let seconds = text.parse().ok().filter(|seconds| (1..=3600).contains(seconds));
-            seconds
-                .ok_or_else(|| format!("--timeout \"{text}\" is not a number of seconds from 1 to 3600"))?
+            seconds.ok_or_else(|| {
+                CommandFailure::misuse(format_args!(
+                    "--timeout \"{text}\" is not a number of seconds from 1 to 3600"
+                ))
+            })?
         }
     };
     let directives = [("health", "ready"), ("health", "live")];
@@ -48,5 +49,8 @@ fn check(given: &Arguments) -> Result<String, String> {
     let body = String::from_utf8_lossy(&reply.body);
     let text: String = body.lines().next().unwrap_or_default().trim().chars().take(TEXT_MAX).collect();
     let line = format!("{}: status {}, \"{}\"", asked.url, reply.status, shown(&text));
-    if (200..400).contains(&reply.status) { Ok(line) } else { Err(line) }
+    match (200..400).contains(&reply.status) {
+        true => Ok(line),
+        false => Err((line + &asked.refusal(reply.status)).into()),
+    }
 }

@@ -1,51 +1,44 @@
-//! `ringroad lint FILE`: traps in a configuration, with fixes. The rules are in crate `lint`.
+//! `ringroad lint [FILE]`: traps in a configuration, with fixes. The rules are in crate `lint`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use conf::Loader;
-use lint::{Facts, Finding, Form, Level, Options};
+use lint::{Facts, Finding, Form, Level, Options, Refusal};
 
+use super::failure::CommandFailure;
 use super::fmt::replace;
 use super::options::Arguments;
 use super::output::{print, print_error};
-use super::request::request_of;
+use super::request::{file_of, request_of};
+use crate::adapter::{self, Files};
 use crate::listen::error_text;
 use crate::loader::DiskLoader;
 use crate::paths::Request;
-
-/// Exit status if the file cannot be read, or the arguments are wrong.
-const UNUSABLE: u8 = 2;
 
 /// Reports on a file and its includes.
 pub(super) fn run(given: &Arguments) -> ExitCode {
     match linted(given) {
         Ok(status) => status,
-        Err(message) => {
-            print_error(format_args!("ringroad lint: {message}\n"));
-            ExitCode::from(UNUSABLE)
-        }
+        Err(failure) => failure.report("lint"),
     }
 }
 
-fn linted(given: &Arguments) -> Result<ExitCode, String> {
+fn linted(given: &Arguments) -> Result<ExitCode, CommandFailure> {
     if given.has("list") {
         for rule in lint::all() {
             print(format!("{:<30} {:<8} {}\n", rule.name, rule.level.to_string(), rule.what));
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let file = given.operands.first().ok_or("the file is missing")?;
     let (options, form) = (options(given)?, form(given)?);
-    let request = request_of(Some(file), given.value("p"))?;
-    let mut tree = read(&request)?;
+    let request = request_of(file_of(given)?, given.value("p"))?;
     let facts = Machine { request: &request };
-    let mut findings = lint::lint(&tree, &facts, &options);
+    let (mut tree, mut findings) = read(&request, &facts, &options)?;
     if given.has("fix") {
         let count = mend(&tree, &findings)?;
         print_error(format_args!("ringroad lint: {count} fixed\n"));
-        tree = read(&request)?;
-        findings = lint::lint(&tree, &facts, &options);
+        (tree, findings) = read(&request, &facts, &options)?;
     }
     let base = std::env::current_dir().unwrap_or_else(|_| "/".into());
     print(lint::print(form, &findings, &tree, &base));
@@ -53,14 +46,21 @@ fn linted(given: &Arguments) -> Result<ExitCode, String> {
     Ok(if findings.iter().any(is_serious) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Reads a configuration.
-fn read(request: &Request) -> Result<conf::Tree, String> {
-    let tree = conf::parse(&conf::Source::new(&request.main), &DiskLoader::new(request));
-    let tree = tree.map_err(|error| error.to_string())?;
-    match tree.fault() {
-        None => Ok(tree),
-        Some(fault) => Err(format!("{fault}; \"ringroad -t\" shows all errors")),
+/// Reads a configuration; returns it with its findings. One with a fault in its syntax is not complete, so only its faults are findings.
+fn read(
+    request: &Request,
+    facts: &Machine<'_>,
+    options: &Options,
+) -> Result<(conf::Tree, Vec<Finding>), String> {
+    let (source, loader) = (conf::Source::new(&request.main), DiskLoader::new(request));
+    let tree = conf::parse(&source, &loader).map_err(|error| error.to_string())?;
+    if tree.fault().is_none() {
+        let findings = lint::lint(&tree, facts, options);
+        return Ok((tree, findings));
     }
+    let tree = conf::parse_past_faults(&source, &loader).map_err(|error| error.to_string())?;
+    let findings = lint::refused(&tree, facts);
+    Ok((tree, findings))
 }
 
 /// Writes the fixes to the files; returns their number.
@@ -73,12 +73,16 @@ fn mend(tree: &conf::Tree, findings: &[Finding]) -> Result<usize, String> {
     Ok(count)
 }
 
-fn options(given: &Arguments) -> Result<Options, String> {
+fn options(given: &Arguments) -> Result<Options, CommandFailure> {
     let level = match given.value("level").map(|level| level.to_string_lossy()).as_deref() {
         None | Some("note") => Level::Note,
         Some("warning") => Level::Warning,
         Some("error") => Level::Error,
-        Some(other) => return Err(format!("unknown level \"{other}\": write note, warning or error")),
+        Some(other) => {
+            return Err(CommandFailure::misuse(format_args!(
+                "unknown level \"{other}\": write note, warning or error"
+            )));
+        }
     };
     let rules: Vec<String> = given.all("rule").map(|rule| rule.to_string_lossy().into_owned()).collect();
     for rule in &rules {
@@ -87,19 +91,37 @@ fn options(given: &Arguments) -> Result<Options, String> {
                 Some(meant) => format!("did you mean {meant}?"),
                 None => "--list shows all rules".to_owned(),
             };
-            return Err(format!("unknown rule \"{rule}\"; {hint}"));
+            return Err(CommandFailure::misuse(format_args!("unknown rule \"{rule}\"; {hint}")));
         }
     }
     Ok(Options { level, rules })
 }
 
-fn form(given: &Arguments) -> Result<Form, String> {
+fn form(given: &Arguments) -> Result<Form, CommandFailure> {
     match given.value("format").map(|form| form.to_string_lossy()).as_deref() {
         None | Some("text") => Ok(Form::Text),
         Some("json") => Ok(Form::Json),
         Some("sarif") => Ok(Form::Sarif),
-        Some(other) => Err(format!("unknown format \"{other}\": write text, json or sarif")),
+        Some(other) => {
+            Err(CommandFailure::misuse(format_args!("unknown format \"{other}\": write text, json or sarif")))
+        }
     }
+}
+
+/// Returns an error that has no position. A hint is after a semicolon.
+fn without_place(message: &str) -> Refusal {
+    let (message, remedy) =
+        message.split_once("; ").map_or((message, None), |(cause, hint)| (cause, Some(hint)));
+    Refusal { at: None, message: message.to_owned(), remedy: remedy.map(str::to_owned) }
+}
+
+/// Whether an error quotes a file that exists and that this user may not read, such as a private key: the server may read it.
+fn is_about_closed_file(message: &str) -> bool {
+    let is_closed = |path: &str| {
+        let denied = |error: std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
+        path.starts_with('/') && std::fs::File::open(path).err().is_some_and(denied)
+    };
+    message.split('"').skip(1).step_by(2).any(is_closed)
 }
 
 /// The facts of this machine, as far as this user may see them.
@@ -135,6 +157,31 @@ impl Facts for Machine<'_> {
         let pem = std::fs::read(self.beside(path)).or_else(|_| std::fs::read(self.at(path))).ok()?;
         let chain = tls::certificates(&pem).ok()?;
         Some(tls::x509::Certificate::from_der(chain.first()?)?.is_for(host))
+    }
+
+    fn refusals(&self, tree: &conf::Tree) -> Vec<Refusal> {
+        let Err(refused) = adapter::load(self.request, Files::Disk) else { return Vec::new() };
+        let problems = adapter::problems(self.request);
+        let is_listed = problems.iter().any(|problem| problem.message == refused.message);
+        let is_first = !is_listed && (problems.is_empty() || !refused.syntax_is_ok);
+        let unlisted = is_first.then(|| without_place(&refused.message));
+        let is_closed = is_about_closed_file(&refused.message)
+            || problems.iter().any(|problem| is_about_closed_file(&problem.message));
+        let refusal = |problem: &adapter::Problem| Refusal {
+            at: problem.error.span().cloned(),
+            message: problem.error.cause(),
+            remedy: conf::remedy_of(&problem.error, &tree.files),
+        };
+        match is_closed {
+            false => problems.iter().map(refusal).chain(unlisted).collect(),
+            // Other errors may follow from it. Those of the language do not depend on files.
+            true => {
+                let of_language = |problem: &&adapter::Problem| {
+                    !matches!(problem.error.kind(), conf::ErrorKind::Message(_))
+                };
+                problems.iter().filter(of_language).map(refusal).collect()
+            }
+        }
     }
 
     fn glob_matches(&self, pattern: &str) -> Option<bool> {

@@ -7,43 +7,45 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::call::{self, ReceiveResult, lines, shown};
+use super::failure::CommandFailure;
 use super::options::Arguments;
-use super::output::print_error;
+use crate::adapter;
 
 /// Shows requests until the command is interrupted or has shown the number of `-n`.
 pub(super) fn run(given: &Arguments) -> ExitCode {
     match show(given) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            print_error(format_args!("ringroad log: {message}\n"));
-            ExitCode::FAILURE
-        }
+        Err(failure) => failure.report("log"),
     }
 }
 
-/// Returns the combined filter of all `-f` options: a request must match all of them.
-pub(super) fn filter(given: &Arguments) -> String {
-    given.all("f").map(|text| text.to_string_lossy()).collect::<Vec<_>>().join(" ")
+/// Returns the combined filter of all `-f` options: a request must match all of them. The server parses it again.
+pub(super) fn filter(given: &Arguments) -> Result<String, CommandFailure> {
+    let text = given.all("f").map(|text| text.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    adapter::Filter::parse(&text).map_err(|error| CommandFailure::misuse(shown(&error.to_string())))?;
+    Ok(text)
 }
 
 /// Sends the call, and prints the lines. All lines of a packet are written by one call, so that a slow terminal causes
 /// few calls.
-fn show(given: &Arguments) -> Result<(), String> {
+fn show(given: &Arguments) -> Result<(), CommandFailure> {
     let mut left = match given.value("n") {
         None => u64::MAX,
         Some(count) => {
             let text = count.to_string_lossy();
-            text.parse().map_err(|_| format!("\"{text}\" is not a number of requests"))?
+            text.parse()
+                .map_err(|_| CommandFailure::misuse(format_args!("\"{text}\" is not a number of requests")))?
         }
     };
+    let filter = filter(given)?;
     let path = call::socket_path(given)?;
-    let (mut connection, _) = call::call(&path, &json!({ "command": "log", "filter": filter(given) }))?;
+    let (mut connection, _) = call::call(&path, &json!({ "command": "log", "filter": filter }))?;
     let mut out = std::io::stdout().lock();
     while left > 0 {
         let packet = match connection.receive(None)? {
             ReceiveResult::Packet(packet) => packet,
             ReceiveResult::Nothing => continue,
-            ReceiveResult::End => return Err("the server has exited".to_owned()),
+            ReceiveResult::End => return Err("the server has exited".into()),
         };
         let mut text = String::new();
         for line in lines(packet) {

@@ -6,7 +6,7 @@ use super::options::{COMMANDS, Command, HELP, LETTERS, LONG, Opt, Value};
 use crate::paths::{DEFAULT_CONF, DEFAULT_PREFIX};
 
 /// Date on the page: the date of the last change to the texts of this file.
-const DATE: &str = "November 27, 2026";
+const DATE: &str = "November 30, 2026";
 
 /// Returns the page.
 pub(super) fn page() -> String {
@@ -80,7 +80,9 @@ the prefix of relative paths.
 .El
 .Sh EXIT STATUS
 0 for success and 1 for failure, as nginx.
-2 for a usage error of a command.
+2 for a usage error of a command: an unknown option, a missing argument, or
+an option with a wrong value.
+Usage errors of single-letter options have status 1, as in nginx.
 .Sh SEE ALSO
 .Lk https://nginx.org/en/docs/
 "

@@ -12,6 +12,7 @@ mod diff;
 mod drain;
 mod engines;
 mod explain;
+mod failure;
 mod fetch;
 mod fmt;
 mod health;
@@ -37,6 +38,7 @@ mod version;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use failure::MISUSED;
 use letters::{OptionError, Options, parse};
 use options::{Arguments, COMMANDS, Command, Misuse};
 use output::{print, print_error};
@@ -56,9 +58,6 @@ const EQUIVALENTS: [(&str, &str); 10] = [
     ("test", "ringroad -t"),
     ("version", "ringroad --version"),
 ];
-
-/// Exit status of a usage error.
-const MISUSED: u8 = 2;
 
 /// Runs the command of the arguments (without the program name).
 pub(crate) fn run(args: Vec<OsString>) -> ExitCode {

@@ -161,6 +161,9 @@ const FILTER: Opt = letter(
 const CONF: Opt =
     letter('c', Value::Needed("FILE", Hint::File), "configuration file with the admin_socket of the server");
 
+/// Another form of the operand FILE.
+const FILE: Opt = letter('c', Value::Needed("FILE", Hint::File), "the same as FILE");
+
 /// `--listen` of `serve` and `proxy`.
 const LISTEN: Opt = valued(
     "listen",
@@ -245,9 +248,11 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "check whether an nginx configuration is supported",
         about: "Reads an nginx configuration with all included files and reports all its problems in one run: errors, and features \
                 that are not supported, grouped by nginx module. A missing file, such as a certificate, does not end the report. \
-                Then it tries the steps of a start as -t does: user, log files, sockets. It creates no files.",
-        operands: &[needed("FILE", Hint::File)],
+                Then it tries the steps of a start as -t does: user, log files, sockets. It creates no files. Without FILE, it reads \
+                the default configuration of the server.",
+        operands: &[optional("FILE", Hint::File)],
         options: &[
+            FILE,
             flag(
                 "all",
                 "list every directive with its state, and for each location the engine that sends its files",
@@ -313,8 +318,9 @@ pub(crate) const COMMANDS: &[Command] = &[
         about: "Formats the text of a configuration: one directive per line, four spaces of indentation per block. Comments and \
                 the order are preserved. Included files are not changed. The result is written to standard output, or with -w to \
                 the file. FILE may be - for standard input.",
-        operands: &[needed("FILE", Hint::File)],
+        operands: &[optional("FILE", Hint::File)],
         options: &[
+            FILE,
             Opt {
                 letter: Some('w'),
                 long: Some("write"),
@@ -326,6 +332,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         exits: &[
             (0, "success; with --check: the file is formatted"),
             (1, "the file is unusable, or with --check: it is not formatted"),
+            (2, "usage error, such as a missing FILE"),
         ],
         examples: &["fmt -w nginx.conf"],
     },
@@ -334,9 +341,12 @@ pub(crate) const COMMANDS: &[Command] = &[
         summary: "find traps in a configuration",
         about: "Reads a configuration with all included files and finds directives that are valid, but probably do not what their \
                 author expects: access rules that are never read, header fields that are not inherited, paths out of a root. Each \
-                finding has the name of its rule, which a comment \"# lint: allow RULE\" accepts; docs/lint.md explains the rules.",
+                finding has the name of its rule, which a comment \"# lint: allow RULE\" accepts; docs/lint.md explains the rules. \
+                Errors for which -t refuses the configuration are findings too. Without FILE, it reads the default configuration of \
+                the server.",
         operands: &[optional("FILE", Hint::File)],
         options: &[
+            FILE,
             flag("fix", "mend the findings that have a mechanical fix, in the files"),
             valued(
                 "level",
@@ -360,8 +370,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         ],
         exits: &[
             (0, "no findings, or only notes"),
-            (1, "there are errors or warnings"),
-            (2, "the configuration cannot be read, or usage error"),
+            (1, "there are errors or warnings, or the configuration cannot be read"),
         ],
         examples: &[
             "lint /etc/nginx/nginx.conf",
@@ -764,7 +773,7 @@ mod tests {
             ("check", "-x a", "unknown option \"-x\""),
             ("check", "--quux a", "unknown option \"--quux\""),
             ("check", "--json=1 a", "option \"--json\" takes no value"),
-            ("check", "", "FILE is missing"),
+            ("explain", "", "URL is missing"),
             ("check", "a b", "unexpected argument \"b\""),
             ("explain", "/ -c", "option \"-c\" needs a value: FILE"),
             ("serve", ". --listen", "option \"--listen\" needs a value: ADDR"),

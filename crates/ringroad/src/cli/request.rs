@@ -3,6 +3,8 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use super::failure::CommandFailure;
+use super::options::Arguments;
 use crate::paths::{DEFAULT_PREFIX, PREFIX_CONF, Paths, Request, default_conf};
 
 /// Returns the configuration that `-p` and `-c` select, or the default one.
@@ -18,6 +20,16 @@ pub(super) fn request_for(prefix: Option<&Path>, conf: Option<&Path>) -> Request
     // As in nginx a relative name starts from the prefix instead of the working directory.
     let main = prefix.join(conf.unwrap_or(Path::new(default_conf)));
     Request { main, globals: String::new(), places: Paths::below(&prefix), text: None }
+}
+
+/// Returns the file that a command reads: its operand, or the value of `-c`. Both have the same meaning, so only one of them may be given.
+pub(super) fn file_of(given: &Arguments) -> Result<Option<&OsStr>, CommandFailure> {
+    match (given.operands.first(), given.value("c")) {
+        (Some(_), Some(_)) => {
+            Err(CommandFailure::misuse("FILE and -c FILE name the same: write one of them"))
+        }
+        (operand, option) => Ok(operand.map(AsRef::as_ref).or(option)),
+    }
 }
 
 /// Returns the configuration and the prefix that a server with these options would use, for commands that explain or check a file.

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::failure::CommandFailure;
 use super::fetch::{self, Asked};
 use super::options::Arguments;
-use super::output::{print, print_error, try_print};
+use super::output::{print, try_print};
 
 /// Maximum time of a query.
 const QUERY_TIME: Duration = Duration::from_secs(5);
@@ -31,20 +32,14 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
     let once = given.has("1");
     let asked = match Asked::of(given, &[("dashboard", "")], QUERY_TIME) {
         Ok(asked) => asked,
-        Err(reason) => {
-            print_error(format_args!("ringroad stat: {reason}\n"));
-            return ExitCode::FAILURE;
-        }
+        Err(failure) => return failure.report("stat"),
     };
     let clear = if std::io::stdout().is_terminal() { CLEAR } else { "" };
     let mut before = Value::Null;
     loop {
         let now = match snapshot(&asked) {
             Ok(now) => now,
-            Err(reason) => {
-                print_error(format_args!("ringroad stat: {}: {reason}\n", asked.url));
-                return ExitCode::FAILURE;
-            }
+            Err(reason) => return CommandFailure::from(format!("{}: {reason}", asked.url)).report("stat"),
         };
         let text = table(&now, &before);
         if once {
@@ -65,7 +60,11 @@ fn snapshot(asked: &Asked) -> Result<Value, String> {
     let reply = fetch::get(asked, "?snapshot").map_err(|reason| format!("{reason}; {remedy}"))?;
     if reply.status != 200 {
         let status = reply.status;
-        return Err(format!("status {status}; URL must be a location with \"dashboard;\""));
+        let refusal = asked.refusal(status);
+        return Err(match refusal.as_str() {
+            "" => format!("status {status}; URL must be a location with \"dashboard;\""),
+            refusal => format!("status {status}{refusal}"),
+        });
     }
     serde_json::from_slice(&reply.body).map_err(|_| "the location has no \"dashboard;\"".to_owned())
 }

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::call::{self, ReceiveResult, lines, shown};
+use super::failure::CommandFailure;
 use super::log::{filter, server_and_location};
 use super::options::{Arguments, RANKS};
-use super::output::print_error;
 
 /// Number of rows of each table without `-n`.
 const ROWS: usize = 8;
@@ -36,30 +36,29 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 pub(super) fn run(given: &Arguments) -> ExitCode {
     match show(given) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            print_error(format_args!("ringroad top: {message}\n"));
-            ExitCode::FAILURE
-        }
+        Err(failure) => failure.report("top"),
     }
 }
 
 /// Parses the number of an option.
-fn number(given: &Arguments, name: &str, default: u64, most: u64) -> Result<u64, String> {
+fn number(given: &Arguments, name: &str, default: u64, most: u64) -> Result<u64, CommandFailure> {
     let Some(text) = given.value(name).map(|text| text.to_string_lossy()) else { return Ok(default) };
     let number = text.parse().ok().filter(|number| (1..=most).contains(number));
-    number.ok_or_else(|| format!("\"{text}\" is not a number from 1 to {most}"))
+    number.ok_or_else(|| CommandFailure::misuse(format_args!("\"{text}\" is not a number from 1 to {most}")))
 }
 
 /// Parses the options, connects, and aggregates one interval after the other.
-fn show(given: &Arguments) -> Result<(), String> {
+fn show(given: &Arguments) -> Result<(), CommandFailure> {
     let rank = given.value("by").map_or("rate".into(), |rank| rank.to_string_lossy());
     if !RANKS.contains(&rank.as_ref()) {
-        return Err(format!("\"{rank}\" is not a rank; the ranks are {}", RANKS.join(", ")));
+        let ranks = RANKS.join(", ");
+        return Err(CommandFailure::misuse(format_args!("\"{rank}\" is not a rank; the ranks are {ranks}")));
     }
     let rows = number(given, "n", ROWS as u64, 1000)? as usize;
     let every = Duration::from_secs(number(given, "every", EVERY, 3600)?);
+    let filter = filter(given)?;
     let path = call::socket_path(given)?;
-    let (mut connection, _) = call::call(&path, &json!({ "command": "log", "filter": filter(given) }))?;
+    let (mut connection, _) = call::call(&path, &json!({ "command": "log", "filter": filter }))?;
     let mut out = std::io::stdout().lock();
     let clear = if out.is_terminal() { CLEAR } else { "" };
     loop {
@@ -68,7 +67,7 @@ fn show(given: &Arguments) -> Result<(), String> {
             match connection.receive(Some(start + every))? {
                 ReceiveResult::Packet(packet) => lines(packet).for_each(|line| seen.add(&line)),
                 ReceiveResult::Nothing => break,
-                ReceiveResult::End => return Err("the server has exited".to_owned()),
+                ReceiveResult::End => return Err("the server has exited".into()),
             }
             // The interval is checked after each packet too, because under load packets arrive without a pause.
             if start.elapsed() >= every {

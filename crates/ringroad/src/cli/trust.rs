@@ -11,8 +11,9 @@ use std::process::{Command, ExitCode};
 use nix::unistd::User;
 use tls::x509::{Certificate, NameForm};
 
+use super::failure::CommandFailure;
 use super::options::Arguments;
-use super::output::{print, print_error};
+use super::output::print;
 use super::serve::authority;
 use crate::listen::error_text;
 
@@ -44,10 +45,7 @@ const NAME: &str = "Ringroad local authority ";
 pub(super) fn run(given: &Arguments) -> ExitCode {
     match change(given) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            print_error(format_args!("ringroad trust: {message}\n"));
-            ExitCode::FAILURE
-        }
+        Err(message) => CommandFailure::from(message).report("trust"),
     }
 }
 

@@ -31,7 +31,27 @@ pub(crate) struct Query {
     pub(crate) http3: bool,
 }
 
+/// The error about a request of HTTP/3 with a URL of `http`.
+const NEEDS_TLS: &str = "HTTP/3 always uses TLS: write https:// in the URL";
+
 impl Query {
+    /// Returns what is wrong with the query, whatever the configuration is.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        self.parse().map(|_| ())
+    }
+
+    /// Returns the URL and the address of the client.
+    fn parse(&self) -> Result<(Url, IpAddr), String> {
+        let (text, from) = (&self.url, &self.from);
+        let url = Url::parse(text)
+            .ok_or_else(|| format!("\"{text}\" is not a URL; write http://HOST[:PORT]/PATH or https://…"))?;
+        if url.scheme == "http" && self.http3 {
+            return Err(NEEDS_TLS.to_owned());
+        }
+        let from = from.parse().map_err(|_| format!("\"{from}\" is not an IP address"))?;
+        Ok((url, from))
+    }
+
     /// Encodes the query for the admin socket.
     pub(crate) fn to_json(&self) -> Value {
         let Query { url, from, method, fields, http3 } = self;
@@ -182,10 +202,7 @@ pub(crate) fn explain(
     query: &Query,
     prepare: impl FnOnce(&Config) -> Result<(), String>,
 ) -> Result<Explained, String> {
-    let text = &query.url;
-    let url = Url::parse(text)
-        .ok_or_else(|| format!("\"{text}\" is not a URL; write http://HOST[:PORT]/PATH or https://…"))?;
-    let from: IpAddr = query.from.parse().map_err(|_| format!("\"{}\" is not an IP address", query.from))?;
+    let (url, from) = query.parse()?;
     let mut fields = query.fields.clone();
     if !fields.iter().any(|(name, _)| name == "host") {
         fields.insert(0, ("host".to_owned(), url.with_port(&url.host)));
@@ -203,8 +220,9 @@ pub(crate) fn explain(
         (false, false) => "",
     };
     report.line("listener", format_args!("{}{protocol}", route.listener));
+    // The only listener of the address may be one of QUIC.
     if url.scheme == "http" && route.is_quic {
-        return Err("HTTP/3 always uses TLS: write https:// in the URL".to_owned());
+        return Err(NEEDS_TLS.to_owned());
     }
     if url.scheme == "https" && !route.is_tls {
         report.line("", "this address does not use TLS");

@@ -176,7 +176,7 @@ fn misspelled_arguments_get_a_suggestion_and_status_2() {
         ),
         (
             &["check", "--jsno", "a"],
-            "ringroad check: unknown option \"--jsno\"; did you mean \"--json\"?\nUsage: ringroad check [--all] [--json] [-p PREFIX] FILE\n",
+            "ringroad check: unknown option \"--jsno\"; did you mean \"--json\"?\nUsage: ringroad check [-c FILE] [--all] [--json] [-p PREFIX] [FILE]\n",
         ),
         (
             &["completions", "csh"],
@@ -185,6 +185,134 @@ fn misspelled_arguments_get_a_suggestion_and_status_2() {
     ] {
         let said = run(BINARY, args);
         assert_eq!((said.status.code(), said.stderr.as_str()), (Some(2), text), "{args:?}");
+    }
+}
+
+/// Each command tells usage errors (2) from failures (1).
+#[test]
+fn exit_statuses_tell_usage_errors_from_failures() {
+    let dir = TempDir::new("statuses");
+    let missing = dir.path().join("missing").display().to_string();
+    let socket = dir.path().join("no.sock").display().to_string();
+    let refused = "http://127.0.0.1:1/";
+    let with = |args: &[&str]| {
+        let replaced = |arg: &&str| match *arg {
+            "MISSING" => missing.clone(),
+            "SOCKET" => socket.clone(),
+            "URL" => refused.to_owned(),
+            arg => arg.to_owned(),
+        };
+        args.iter().map(replaced).collect::<Vec<_>>()
+    };
+    #[rustfmt::skip]
+    let rows: &[(i32, &[&str])] = &[
+        (2, &["serve"]),
+        (2, &["serve", ".", "--listen", "99999"]),
+        (2, &["serve", ".", "--acme-directory", "https://a/"]),
+        (2, &["serve", ".", "--tls", "local"]),
+        (2, &["serve", ".", "more"]),
+        (1, &["serve", "MISSING"]),
+        (2, &["proxy"]),
+        (2, &["proxy", "--to", "ftp://a"]),
+        (2, &["proxy", "--to", ":1", "--listen", "x"]),
+        (2, &["proxy", "more"]),
+        (2, &["check", "MISSING", "-c", "MISSING"]),
+        (2, &["check", "--none"]),
+        (1, &["check", "MISSING"]),
+        (1, &["check", "-c", "MISSING"]),
+        (2, &["explain"]),
+        (2, &["explain", "a"]),
+        (2, &["explain", "URL", "-H", "x"]),
+        (2, &["explain", "URL", "--from", "x"]),
+        (2, &["explain", "URL", "--http3"]),
+        (1, &["explain", "URL", "-c", "MISSING"]),
+        (1, &["explain", "URL", "--socket", "SOCKET"]),
+        (2, &["fmt"]),
+        (2, &["fmt", "MISSING", "-c", "MISSING"]),
+        (1, &["fmt", "MISSING"]),
+        (1, &["fmt", "-c", "MISSING"]),
+        (2, &["lint", "MISSING", "--level", "x"]),
+        (2, &["lint", "MISSING", "--rule", "x"]),
+        (2, &["lint", "MISSING", "--format", "x"]),
+        (1, &["lint", "MISSING"]),
+        (2, &["engines", "more"]),
+        (1, &["engines", "--user", "no-such-user"]),
+        (2, &["stat", "a"]),
+        (2, &["stat", "ftp://a/"]),
+        (2, &["stat", "http://a\u{1}/"]),
+        (1, &["stat", "-1", "URL"]),
+        (1, &["stat", "-c", "MISSING"]),
+        (2, &["health", "a"]),
+        (2, &["health", "URL", "--timeout", "x"]),
+        (1, &["health", "URL"]),
+        (1, &["health", "-c", "MISSING"]),
+        (2, &["trust", "a", "b"]),
+        (1, &["trust", "MISSING"]),
+        (2, &["log", "-n", "x", "--socket", "SOCKET"]),
+        (2, &["log", "-f", "status=404", "--socket", "SOCKET"]),
+        (2, &["log", "-f", "code>499", "--socket", "SOCKET"]),
+        (1, &["log", "--socket", "SOCKET"]),
+        (1, &["log", "-c", "MISSING"]),
+        (2, &["top", "--by", "errors", "--socket", "SOCKET"]),
+        (2, &["top", "-n", "0", "--socket", "SOCKET"]),
+        (2, &["top", "--every", "x", "--socket", "SOCKET"]),
+        (2, &["top", "-f", "x", "--socket", "SOCKET"]),
+        (1, &["top", "--socket", "SOCKET"]),
+        (2, &["drain", "now"]),
+        (1, &["drain", "--socket", "SOCKET"]),
+        (2, &["undrain", "now"]),
+        (1, &["undrain", "--socket", "SOCKET"]),
+        (2, &["reference", "x"]),
+        (2, &["completions"]),
+        (2, &["completions", "csh"]),
+        (2, &["help", "x"]),
+        (2, &["help", "a", "b"]),
+    ];
+    for (code, args) in rows {
+        let args = with(args);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let said = run(BINARY, &args);
+        assert_eq!(said.status.code(), Some(*code), "{args:?}: {}{}", said.stdout, said.stderr);
+        assert!(said.stderr.starts_with("ringroad"), "{args:?}: {}", said.stderr);
+    }
+    // Every command is in the table, and its help names both.
+    for name in commands().iter().filter(|name| *name != "bench") {
+        assert!(rows.iter().any(|(code, args)| *code == 2 && args[0] == name), "{name} has no row");
+        let help = printed(&["help", name]);
+        let (_, statuses) = help.split_once("\nExit status:\n").expect("the statuses");
+        assert!(statuses.contains("\n  2  "), "{help}");
+        let has_failure = rows.iter().any(|(code, args)| *code == 1 && args[0] == name);
+        assert!(!has_failure || statuses.contains("  1  "), "{help}");
+    }
+    let page = printed(&["help", "man"]);
+    assert!(page.contains("\n.Sh EXIT STATUS\n"), "{page}");
+}
+
+/// A command that reads a configuration takes the file as `-c` too, and without a file the default one, as `-t` does.
+#[test]
+fn commands_that_read_a_configuration_accept_c_and_the_default_file() {
+    let dir = TempDir::new("same-file");
+    let text =
+        "events {}\nhttp {\n    server {\n        listen 127.0.0.1:0;\n        return 204;\n    }\n}\n";
+    let prefix = dir.path().display().to_string();
+    let file = dir.write("conf/nginx.conf", text).display().to_string();
+    std::fs::create_dir(dir.path().join("logs")).expect("a new directory");
+    for name in ["check", "lint", "fmt"] {
+        let by_operand = run(BINARY, &[name, &file]);
+        assert_eq!(by_operand.status.code(), Some(0), "{name}: {}{}", by_operand.stdout, by_operand.stderr);
+        assert_eq!(run(BINARY, &[name, "-c", &file]).stdout, by_operand.stdout, "{name}");
+        if name != "fmt" {
+            assert_eq!(run(BINARY, &[name, "-p", &prefix]).stdout, by_operand.stdout, "{name}");
+            assert_eq!(run(BINARY, &[name, "-p", &prefix, "-c", &file]).stdout, by_operand.stdout, "{name}");
+        }
+    }
+    // Without a prefix it is the file that -t names.
+    let test = run(BINARY, &["-t"]).stderr;
+    let default = "/etc/nginx/nginx.conf";
+    let said = run(BINARY, &["check"]);
+    assert!(test.contains(default), "{test}");
+    if !std::path::Path::new(default).exists() {
+        assert!(said.status.code() == Some(1) && said.stderr.contains(default), "{}", said.stderr);
     }
 }
 

@@ -32,8 +32,8 @@ fn serve_serves_a_directory_and_nothing_outside_it() {
     let (mut program, address) = serve(&dir);
     let get = |target: &str| Client::connect(&address).get(target);
     assert_eq!(get("/").text(), "<p>home</p>");
-    assert_eq!(get("/").field("Content-Type"), Some("text/html"));
-    assert_eq!(get("/style.css").field("Content-Type"), Some("text/css"));
+    assert_eq!(get("/").field("Content-Type"), Some("text/html; charset=utf-8"));
+    assert_eq!(get("/style.css").field("Content-Type"), Some("text/css; charset=utf-8"));
     assert_eq!(get("/sub/a%20b.txt").text(), "spaces");
     assert_eq!(get("/in/a%20b.txt").text(), "spaces");
     for target in ["/out/secret.txt", "/../outside", "/%2e%2e/secret.txt", "/none"] {
@@ -75,7 +75,55 @@ fn proxy_passes_requests_on_with_the_fields_of_the_client() {
         ),
     ] {
         let output = run(BINARY, args);
-        assert_eq!((output.status.code(), output.stderr.as_str()), (Some(1), said));
+        assert_eq!((output.status.code(), output.stderr.as_str()), (Some(2), said));
+    }
+}
+
+/// The message about a name that is not found names the argument, not a text that the user has never seen.
+#[test]
+fn proxy_names_its_argument_if_the_application_is_not_found() {
+    let args = ["proxy", "--to", "nohost.invalid:80", "--listen", "127.0.0.1:0"];
+    let mut program = Program::start(BINARY, &args);
+    program.wait_for_output("http://", Deadline::default());
+    let said = testkit::wait::until("the message", Deadline::default(), || {
+        Some(program.stderr()).filter(|said| said.contains("host not found"))
+    });
+    let said = said.expect("in time");
+    let line = said.lines().find(|line| line.contains("host not found")).expect("a line");
+    assert!(line.contains("\"nohost.invalid\" (") && line.ends_with(") in --to"), "{line}");
+    program.signal(Signal::INT);
+    assert!(program.wait_until_ended(Deadline::default()).success());
+}
+
+/// Without a charset browsers would read UTF-8 in a legacy encoding.
+#[test]
+fn serve_names_the_charset_of_texts() {
+    let dir = TempDir::new("charset");
+    for name in
+        ["a.html", "a.txt", "a.md", "a.css", "a.js", "a.mjs", "a.json", "a.xml", "a.svg", "a.png", "a.x"]
+    {
+        dir.write(name, "Grüße");
+    }
+    let (_program, address) = serve(&dir);
+    for (name, expected) in [
+        ("a.html", "text/html; charset=utf-8"),
+        ("a.txt", "text/plain; charset=utf-8"),
+        ("a.md", "text/plain; charset=utf-8"),
+        ("a.css", "text/css; charset=utf-8"),
+        ("a.js", "text/javascript; charset=utf-8"),
+        ("a.mjs", "text/javascript; charset=utf-8"),
+        ("a.json", "application/json"),
+        ("a.xml", "text/xml"),
+        ("a.svg", "image/svg+xml"),
+        ("a.png", "image/png"),
+        ("a.x", "application/octet-stream"),
+    ] {
+        let response = Client::connect(&address).get(&format!("/{name}"));
+        assert_eq!(
+            (response.field("Content-Type"), response.text().as_str()),
+            (Some(expected), "Grüße"),
+            "{name}"
+        );
     }
 }
 
@@ -331,7 +379,6 @@ fn check_distinguishes_missing_features_from_errors() {
         assert!(said.stdout.starts_with(title), "{}", said.stdout);
         assert!(said.stdout.contains(&format!("{path}:1 load_module\n")), "{}", said.stdout);
     }
-    assert_eq!(run(BINARY, &["check"]).status.code(), Some(2));
     assert_eq!(run(BINARY, &["check", "/nonexistent"]).status.code(), Some(1));
 }
 

@@ -257,12 +257,12 @@ fn explain_prints_listener_server_location_and_handler() {
     let folder = dir.path().display().to_string();
     let said = run(BINARY, &["explain", "-p", &folder, "http://one.example:8080/a.txt"]);
     assert!(said.stdout.contains("html/a.txt, 5 bytes"), "{}{}", said.stdout, said.stderr);
-    for (url, message) in [
-        ("one.example/", "is not a URL"),
-        ("http://one.example/", "no server listens on this address, only on 127.0.0.1:8080"),
+    for (url, code, message) in [
+        ("one.example/", 2, "is not a URL"),
+        ("http://one.example/", 1, "no server listens on this address, only on 127.0.0.1:8080"),
     ] {
         let said = run(BINARY, &["explain", "-c", &file.display().to_string(), url]);
-        assert_eq!(said.status.code(), Some(1));
+        assert_eq!(said.status.code(), Some(code));
         assert!(said.stderr.contains(message), "{}", said.stderr);
     }
 }

@@ -127,9 +127,100 @@ fn a_check_has_a_time_limit() {
         (["health", "--timeout", "1", "ftp://a/"], "write the address with http:// or https://"),
     ] {
         let said = run(BINARY, &args);
-        assert_eq!(said.status.code(), Some(1));
+        assert_eq!(said.status.code(), Some(2));
         assert!(said.stderr.contains(expected), "{}", said.stderr);
     }
+}
+
+/// A refusal says which rule it is, and what permits the command.
+#[test]
+fn a_refused_command_names_the_rule_and_the_remedy() {
+    let port = free_port();
+    let server = start(&format!(
+        "server {{ listen 127.0.0.1:{port}; server_name a.example; return 404; }}
+         server {{ listen 127.0.0.1:{port}; server_name b.example;
+             location = /ready {{ health ready; allow 10.0.0.0/8; deny all; }}
+             location = /status {{ dashboard; deny all; }} }}"
+    ));
+    let conf = server.path("conf/nginx.conf").display().to_string();
+    let url = |path: &str| format!("http://127.0.0.1:{port}{path}");
+    let remedy = "\"allow 127.0.0.1;\" before it permits this command";
+    let said = command(&server, "health", &[]);
+    let (url_of_health, refused) = (url("/ready"), format!("refused by deny all at {conf}:3; {remedy}\n"));
+    let start = format!("ringroad health: {url_of_health}: status 403, ");
+    assert_eq!(said.status.code(), Some(1));
+    assert!(said.stderr.starts_with(&start) && said.stderr.ends_with(&refused), "{}", said.stderr);
+    let said = command(&server, "stat", &["-1"]);
+    let refused = format!("refused by deny all at {conf}:4; {remedy}\n");
+    assert!(said.status.code() == Some(1) && said.stderr.ends_with(&refused), "{}", said.stderr);
+    // Without the configuration the rule is not known.
+    let other = start_refusing();
+    let url = format!("http://{}/", other.addr(0));
+    for args in [&["health", &url][..], &["stat", "-1", &url]] {
+        let said = run(BINARY, args);
+        assert!(said.status.code() == Some(1) && said.stderr.contains(remedy), "{}", said.stderr);
+        assert!(said.stderr.contains("\"ringroad explain URL\" shows the reason"), "{}", said.stderr);
+    }
+    let said = run(BINARY, &["health", &format!("{url}secret")]);
+    assert!(said.stderr.contains("the location needs a password"), "{}", said.stderr);
+}
+
+/// Starts a server that refuses all requests.
+fn start_refusing() -> Server {
+    let location = "location = /secret { auth_basic a; auth_basic_user_file users; }";
+    let conf = format!(
+        "events {{}} http {{ server {{ listen 127.0.0.1:0; {location} location / {{ deny all; }} }} }}"
+    );
+    Server::builder(BINARY).conf(&conf).text("conf/users", "a:{PLAIN}b\n").start()
+}
+
+/// A server goes on with its configuration when the file gets an error, and the commands still find it.
+#[test]
+fn commands_find_the_server_of_a_configuration_with_an_error() {
+    let port = free_port();
+    let server = start(&format!(
+        "server {{ listen 127.0.0.1:{port}; location = /ready {{ health ready; }} location = /status {{ dashboard; }} }}"
+    ));
+    let conf = server.path("conf/nginx.conf");
+    let valid = std::fs::read_to_string(&conf).expect("it is there");
+    let url = format!("http://127.0.0.1:{port}/ready");
+    for fault in ["sendfile maybe; }", "include none.conf; }", "root /a }", "ssl_certificate none; }", ""] {
+        let (start, _) = valid.rsplit_once('}').expect("an end");
+        std::fs::write(&conf, format!("{start} {fault}")).expect("it can be written");
+        assert!(!command(&server, "-t", &[]).status.success(), "{fault}");
+        for (name, more) in [
+            ("drain", &[][..]),
+            ("undrain", &[]),
+            ("top", &["-1", "--every", "1"]),
+            ("explain", &["--running", &url]),
+            ("health", &[]),
+            ("stat", &["-1"]),
+        ] {
+            let said = command(&server, name, more);
+            assert!(said.status.success(), "{name}, {fault}: {}", said.stderr);
+        }
+    }
+    // The directive cannot be found any more.
+    let hint = "name the socket of a running server by --socket PATH";
+    for (text, expected) in [
+        ("sendfile maybe;", format!("{hint}, such as /run/ringroad-admin.sock")),
+        ("events {} admin_socket off;", "has no \"admin_socket\"; add \"admin_socket".to_owned()),
+    ] {
+        std::fs::write(&conf, text).expect("it can be written");
+        for name in ["drain", "log"] {
+            let said = command(&server, name, &[]);
+            assert!(
+                said.status.code() == Some(1) && said.stderr.contains(&expected),
+                "{text}: {}",
+                said.stderr
+            );
+        }
+    }
+    std::fs::remove_file(&conf).expect("it is there");
+    let said = command(&server, "drain", &[]);
+    assert!(said.stderr.contains("No such file") && said.stderr.contains(hint), "{}", said.stderr);
+    let socket = server.path("admin.sock").display().to_string();
+    assert!(run(BINARY, &["drain", "--socket", &socket]).status.success());
 }
 
 #[test]

@@ -98,16 +98,130 @@ fn exit_statuses_tell_findings_from_unusable_configurations() {
     );
     let (_, text, _) = lint(&dir, &["main.conf", "--format", "json"]);
     assert!(!rules(&text).contains(&"listen-443-without-ssl".to_owned()), "{text}");
-    dir.write("broken.conf", "events {");
-    for (args, message) in [
-        (&["broken.conf"][..], "unexpected end of file"),
-        (&["missing.conf"], "No such file"),
-        (&["main.conf", "--rule", "alias-traversl"], "did you mean alias-traversal?"),
-        (&["main.conf", "--format", "xml"], "write text, json or sarif"),
+    for (args, expected, message) in [
+        (&["missing.conf"][..], 1, "No such file"),
+        (&["main.conf", "--rule", "alias-traversl"], 2, "did you mean alias-traversal?"),
+        (&["main.conf", "--format", "xml"], 2, "write text, json or sarif"),
+        (&["main.conf", "--level", "all"], 2, "write note, warning or error"),
+        (&["main.conf", "-c", "main.conf"], 2, "write one of them"),
     ] {
         let (code, _, said) = lint(&dir, args);
-        assert!(code == 2 && said.contains(message), "{args:?}: {said}");
+        assert!(code == expected && said.contains(message), "{args:?}: {code}: {said}");
     }
+}
+
+/// What `-t` refuses is a finding, in every form of the report.
+#[test]
+fn configurations_that_a_test_refuses_are_findings() {
+    let dir = TempDir::new("lint-refused");
+    let server = "server { listen 127.0.0.1:8080; return 204; }";
+    for (text, line, directive, message, remedy) in [
+        (
+            format!("events {{}}\nhttp {{\nsendfile maybe;\n{server} }}"),
+            3,
+            "sendfile",
+            "invalid value \"maybe\" in \"sendfile\" directive",
+            "\"ringroad help sendfile\" shows the syntax",
+        ),
+        (
+            format!("events {{}}\nhttp {{\nkeepalive_timeout 30sec; {server} }}"),
+            3,
+            "keepalive_timeout",
+            "\"keepalive_timeout\" directive invalid value",
+            "did you mean \"30s\"?",
+        ),
+        (
+            format!("events {{}}\nhttp {{ {server}\n\nproxy_pas http://a; }}"),
+            4,
+            "proxy_pas",
+            "unknown directive \"proxy_pas\"",
+            "did you mean \"proxy_pass\"",
+        ),
+        (
+            "events {}\nhttp {\nserver { limit_req zone=nope; } }".to_owned(),
+            3,
+            "limit_req",
+            "zero size shared memory zone \"nope\"",
+            "limit_req_zone $binary_remote_addr zone=nope:10m rate=10r/s;",
+        ),
+        (format!("http {{ {server} }}"), 0, "", "no \"events\" section", "add \"events {}\""),
+        (
+            "events {".to_owned(),
+            1,
+            "events",
+            "unexpected end of file",
+            "the block \"events\" of line 1 is not closed",
+        ),
+        (
+            "events {}\nhttp { root /a\n}".to_owned(),
+            3,
+            "",
+            "unexpected \"}\"",
+            "a \";\" is missing before it",
+        ),
+    ] {
+        let file = dir.write("a.conf", &text).display().to_string();
+        let test = Command::new(BINARY).args(["-t", "-c", &file, "-p"]).arg(dir.path()).output();
+        let test = String::from_utf8_lossy(&test.expect("it runs").stderr).into_owned();
+        assert!(test.contains(message) && test.contains("test failed"), "{test}");
+        let (code, shown, _) = lint(&dir, &["-c", "a.conf"]);
+        assert!(code == 1 && shown.contains(message) && shown.contains(remedy), "{code}: {shown}");
+        let place = if line == 0 { file.clone() } else { format!("{file}:{line}") };
+        assert!(shown.contains(&format!("{place}: error: ")) && shown.contains("[refused]"), "{shown}");
+        let (code, json, _) = lint(&dir, &["a.conf", "--format", "json", "--level", "error"]);
+        let json: Value = serde_json::from_str(&json).expect("JSON");
+        let findings = json["findings"].as_array().expect("a list");
+        let found = findings.iter().find(|finding| finding["rule"] == "refused").expect("a finding");
+        assert_eq!((code, &found["level"], &found["line"]), (1, &"error".into(), &line.into()), "{json}");
+        assert_eq!((&found["file"], &found["directive"]), (&file.into(), &directive.into()), "{json}");
+        assert!(found["remedy"].as_str().is_some_and(|text| text.contains(remedy)), "{json}");
+        let (code, sarif, _) = lint(&dir, &["a.conf", "--format", "sarif"]);
+        let sarif: Value = serde_json::from_str(&sarif).expect("JSON");
+        let results = sarif["runs"][0]["results"].as_array().expect("a list");
+        let result = results.iter().find(|result| result["ruleId"] == "refused").expect("a result");
+        assert_eq!((code, &result["level"]), (1, &"error".into()));
+        let place = &result["locations"][0]["physicalLocation"];
+        assert_eq!(place["artifactLocation"]["uri"], "a.conf");
+        assert_eq!(place["region"]["startLine"].as_u64(), Some(line).filter(|line| *line > 0), "{result}");
+    }
+    // A comment accepts it, another rule does not check it, and a fix leaves it.
+    dir.write("a.conf", format!("events {{}}\nhttp {{\nsendfile maybe; # lint: allow refused\n{server} }}"));
+    assert_eq!(lint(&dir, &["a.conf", "--level", "error"]).0, 0);
+    dir.write("a.conf", format!("events {{}}\nhttp {{\nsendfile maybe;\n{server} }}"));
+    assert_eq!(lint(&dir, &["a.conf", "--rule", "alias-traversal"]).0, 0);
+    let (code, text, said) = lint(&dir, &["a.conf", "--fix"]);
+    assert!(code == 1 && said == "ringroad lint: 0 fixed\n" && text.contains("[refused]"), "{text}{said}");
+    // Rules are not applied to a file that is not complete, whatever --rule says.
+    dir.write("a.conf", "events {} http { server { location /a { alias /b/;");
+    let (code, text, _) = lint(&dir, &["a.conf", "--rule", "alias-traversal"]);
+    assert!(code == 1 && text.contains("[refused]") && !text.contains("[alias-traversal]"), "{text}");
+}
+
+/// An ordinary user may check a configuration with keys that only root can read.
+#[test]
+fn files_that_only_the_server_may_read_are_no_findings() {
+    if !rustix::process::geteuid().is_root() {
+        return testkit::skip("changing the user takes root");
+    }
+    let dir = TempDir::new("lint-closed");
+    let (certificate, key) = crate::common::tls::Authority::new("root").server("a.test");
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+    dir.write("a.pem", certificate);
+    let key = dir.write("a.key", key);
+    let tls =
+        "listen 127.0.0.1:8443 ssl; server_name a.test; ssl_certificate a.pem; ssl_certificate_key a.key;";
+    dir.write("a.conf", format!("events {{}} http {{ server {{ {tls} return 204; }} }}"));
+    let as_nobody = || {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", BINARY, "lint", "a.conf"]);
+        let output = command.current_dir(dir.path()).output().expect("setpriv is everywhere");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("it is ours");
+    let (closed, as_root) = (as_nobody(), lint(&dir, &["a.conf"]).1);
+    assert!(!closed.contains("[refused]") && !as_root.contains("[refused]"), "{closed}{as_root}");
+    std::fs::remove_file(&key).expect("it is there");
+    assert!(as_nobody().contains("[refused]"));
 }
 
 /// The requirements of SARIF 2.1.0 on the objects that the report has (sections 3.13, 3.14, 3.18, 3.19, 3.27, 3.29, 3.30, 3.49).

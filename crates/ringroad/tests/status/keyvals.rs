@@ -47,7 +47,12 @@ struct Site {
 }
 
 fn start() -> Site {
-    let setup = Setup::new(CONF);
+    start_with("")
+}
+
+/// Starts a server with further directives in the main context.
+fn start_with(main: &str) -> Site {
+    let setup = Setup::new(&format!("{main}{CONF}"));
     let folder = setup.data().join("state");
     std::fs::create_dir(&folder).expect("a new directory");
     // The worker may have another user.
@@ -319,6 +324,19 @@ fn pairs_survive_reloads_crashes_upgrades_and_restarts() {
     wait_for(&site.server, "http/keyvals/one", &json!({ "a": "2" }));
     assert_eq!(site.send("PATCH", "http/keyvals/one", r#"{"a": "3"}"#).0, 204);
     assert_eq!(site.state("moved.json"), json!({ "a": "3" }));
+}
+
+#[test]
+fn pairs_that_the_api_changes_are_no_changes_of_the_configuration() {
+    if !ours_only("keyval") {
+        return;
+    }
+    let site = start_with("admin_socket admin.sock; ");
+    assert_eq!(site.send("POST", "http/keyvals/one", r#"{"a": "1"}"#).0, 201);
+    assert_eq!(site.state("one.json"), json!({ "a": "1" }));
+    let prefix = format!("{}/", site.server.dir().display());
+    let said = testkit::program::run(BINARY, &["-t", "-q", "--diff", "-p", &prefix, "-c", "conf/nginx.conf"]);
+    assert_eq!(said.stdout, "a reload changes nothing in configuration 1\n", "{}", said.stderr);
 }
 
 #[test]

@@ -228,7 +228,7 @@ fn commands_show_requests_that_match_their_filter() {
     let line: Value = serde_json::from_str(json.stdout().trim_end()).expect("JSON");
     assert_eq!(line["code"], json!(204));
     let said = site.command(&["log", "-f", "status=5xx"]);
-    assert_eq!(said.status.code(), Some(1));
+    assert_eq!(said.status.code(), Some(2));
     assert!(
         said.stderr.starts_with("ringroad log: a filter has no key \"status\"; the keys are server"),
         "{}",
@@ -437,7 +437,7 @@ fn explains(main: &str) {
     let text = explained(&site, &["-X", "POST", url]);
     assert!(text.contains("neither read nor written") && !text.contains("\nstored "), "{text}");
     let said = site.command(&["explain", "nonsense"]);
-    assert_eq!(said.status.code(), Some(1));
+    assert_eq!(said.status.code(), Some(2));
     assert!(said.stderr.contains("\"nonsense\" is not a URL"), "{}", said.stderr);
 }
 

@@ -15,13 +15,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use self::public::Public;
+use super::failure::MISUSED;
 use super::options::Arguments;
 use super::output::{print, print_error};
 use crate::adapter::{self, Files, Site};
 use crate::listen::{bind_remedy, error_text};
 use crate::log::Log;
 use crate::master::{self, Renew};
-use crate::paths::{Paths, Request};
+use crate::paths::{PROXY_TEXT, Paths, Request, SERVE_TEXT};
 use crate::privilege;
 use crate::reach;
 
@@ -36,9 +37,6 @@ const DEFAULT_LISTEN_PUBLIC: &str = "0.0.0.0:443";
 
 /// Address of the redirect from http to https, used only with the default address.
 const REDIRECTED: &str = "0.0.0.0:80";
-
-/// Name of the generated text in messages.
-const TEXT_NAME: &str = "ringroad-serve";
 
 /// The MIME types that browsers need to display a site; files of other types are downloaded.
 const TYPES: &str = "
@@ -102,6 +100,24 @@ enum Unservable {
     State(String),
 }
 
+impl Unservable {
+    /// Whether the arguments are wrong, whatever the state of the machine is.
+    fn is_misuse(&self) -> bool {
+        match self {
+            Unservable::NoNames
+            | Unservable::NoTarget
+            | Unservable::Target(_)
+            | Unservable::Address(_)
+            | Unservable::Names(_) => true,
+            Unservable::Directory { .. }
+            | Unservable::Taken(_)
+            | Unservable::Bind { .. }
+            | Unservable::Authority(_)
+            | Unservable::State(_) => false,
+        }
+    }
+}
+
 impl fmt::Display for Unservable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -156,7 +172,7 @@ pub(super) fn run(given: &Arguments) -> ExitCode {
         Ok(prepared) => prepared,
         Err(error) => {
             print_error(format_args!("ringroad: {error}\n"));
-            return ExitCode::FAILURE;
+            return if error.is_misuse() { ExitCode::from(MISUSED) } else { ExitCode::FAILURE };
         }
     };
     let loaded = adapter::load(&request, Files::Disk);
@@ -292,8 +308,11 @@ fn prepare(
     let mut places = Paths::below(&absolute);
     (places.error_log, places.pid) = (None, None);
     let text = configuration(listen, &content, &secured);
-    let request =
-        Request { main: absolute.join(TEXT_NAME), globals: String::new(), places, text: Some(text) };
+    let name = match content {
+        Content::Directory(_) => SERVE_TEXT,
+        Content::Application(_) => PROXY_TEXT,
+    };
+    let request = Request { main: absolute.join(name), globals: String::new(), places, text: Some(text) };
     Ok((request, renew))
 }
 
@@ -364,7 +383,7 @@ fn by_authority(
     redirected: Option<SocketAddr>,
 ) -> Result<Secured, Unservable> {
     let state = public.state().map_err(|error| Unservable::State(error_text(&error)))?;
-    print(public.advice(&state));
+    print(public.advice(&state, listen.port()));
     let redirect = redirected.map(|address| {
         format!("\n    server {{\n        listen {address};\n        return 301 https://$host$request_uri;\n    }}")
     });
@@ -372,8 +391,11 @@ fn by_authority(
     Ok(Secured { level: "notice", option: " ssl", quic: offers_http3(listen), http, server: public.server() })
 }
 
-/// The directives that serve the files of the prefix.
+/// The directives that serve the files of the prefix. Without a charset, browsers read text in a legacy encoding of their language. XML
+/// has an encoding of its own, which a charset would override.
 const FILES: &str = "root .;
+        charset utf-8;
+        charset_types text/plain text/css text/javascript;
         root_beneath on;
         autoindex on;
         autoindex_format page;

@@ -85,17 +85,19 @@ impl Public {
         )
     }
 
-    /// Returns the text for the operator.
-    pub(super) fn advice(&self, state: &Path) -> String {
+    /// Returns the text for the operator of a server with this port; 0 is one that the kernel selects.
+    pub(super) fn advice(&self, state: &Path, port: u16) -> String {
         let (names, directory) = (self.names.join(", "), &self.directory);
         let (state, one) = (state.display(), &self.names[0]);
+        // The port of https is not part of the URL.
+        let port = if matches!(port, 0 | 443) { String::new() } else { format!(":{port}") };
         format!(
             "The certificate for {names} is issued by
   {directory}
 whose terms of service you accept by this command. The names must resolve to this machine, and port 443 must reach this
 server. The account and the certificate are stored in
   {state}
-The site is at https://{one} as soon as the log reports that the certificate was obtained.
+The site is at https://{one}{port}/ as soon as the log reports that the certificate was obtained.
 "
         )
     }
@@ -115,6 +117,9 @@ mod tests {
         }
         assert_eq!(Public::parse("a.b", Some("http://a/")), None);
         let public = Public::parse("a.b", Some("https://a.example/\"x")).expect("a URL");
+        let advice = |port| public.advice(Path::new("/s"), port);
+        assert!(advice(443).contains("at https://a.b/ as soon"), "{}", advice(443));
+        assert!(advice(9443).contains("at https://a.b:9443/ as soon"), "{}", advice(9443));
         assert!(public.issuer(Path::new("/s")).contains("uri \"https://a.example/\\\"x\";"));
     }
 }
