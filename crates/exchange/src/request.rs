@@ -269,6 +269,9 @@ pub struct Request {
 /// nginx's limit on internal redirects; more of them mean a loop.
 pub const REDIRECTS_MAX: u32 = 10;
 
+/// Memory in bytes for fields that are added to a received header section, so that few of them need no second allocation.
+const CHANGED_FIELDS_ROOM: usize = 128;
+
 /// Size in bytes of the smallest buffer for bodies.
 const BODY_BUFFER_MIN: usize = 64 << 10;
 
@@ -534,7 +537,9 @@ impl Request {
 
     /// Changes the received header fields, for all later readers.
     pub fn change_fields(&mut self, change: impl FnOnce(&mut Head, &mut Vec<u8>)) {
-        let mut bytes = self.bytes().to_vec();
+        let received = self.bytes();
+        let mut bytes = Vec::with_capacity(received.len() + CHANGED_FIELDS_ROOM);
+        bytes.extend_from_slice(received);
         change(&mut self.head, &mut bytes);
         self.take_head(Source::Vec(bytes), 0);
     }

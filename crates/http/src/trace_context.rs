@@ -65,23 +65,23 @@ impl TraceParent {
 
     /// Returns the value with version 00.
     pub fn encode(&self) -> [u8; TRACE_PARENT_LEN] {
-        let mut text = Vec::with_capacity(TRACE_PARENT_LEN);
-        text.extend_from_slice(b"00-");
-        push_hex(&self.trace_id, &mut text);
-        text.push(b'-');
-        push_hex(&self.span_id, &mut text);
-        text.extend_from_slice(if self.is_sampled { b"-01" } else { b"-00" });
-        text.try_into().expect("the parts have fixed lengths")
+        let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
+        text[3..35].copy_from_slice(digits_of(&self.trace_id).as_flattened());
+        text[36..52].copy_from_slice(digits_of(&self.span_id).as_flattened());
+        text[TRACE_PARENT_LEN - 1] += u8::from(self.is_sampled);
+        text
     }
 }
 
 /// Appends bytes as lower-case hexadecimal digits.
-pub fn push_hex(bytes: &[u8], out: &mut Vec<u8>) {
+pub fn push_hex<const N: usize>(bytes: &[u8; N], out: &mut Vec<u8>) {
+    out.extend_from_slice(digits_of(bytes).as_flattened());
+}
+
+/// Returns the two lower-case hexadecimal digits of each byte.
+fn digits_of<const N: usize>(bytes: &[u8; N]) -> [[u8; 2]; N] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for byte in bytes {
-        out.push(DIGITS[usize::from(byte >> 4)]);
-        out.push(DIGITS[usize::from(byte & 15)]);
-    }
+    bytes.map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]])
 }
 
 /// Parses lower-case hexadecimal digits; other digits are invalid (section 3.2.2.2).

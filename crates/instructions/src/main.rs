@@ -43,8 +43,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         fewer(piece);
         more(piece);
     }
-    for (workload, location) in whole::ALL {
-        let mut server = whole::Server::start(location)?;
+    for (workload, http, location) in whole::ALL {
+        let mut server = whole::Server::start(http, location)?;
         workload(&mut server, WARM_UP);
         fewer_requests(workload, &mut server);
         more_requests(workload, &mut server);

@@ -1,5 +1,5 @@
-//! Complete requests, from the first byte sent by a client to the last byte received: a file, a proxied response, a
-//! proxied upload, and a response from the cache's memory.
+//! Complete requests, from the first byte sent by a client to the last byte received: a file, a proxied response without and with
+//! traces, a proxied upload, and a response from the cache's memory.
 //!
 //! One thread is the client, the origin and the server: it writes to a unix socket, runs turns of the event loop, and
 //! reads. So no step waits, and each repetition has the same turns. The system calls of the client and the origin add a
@@ -31,19 +31,44 @@ use telemetry::shared::Shared;
 
 use crate::streams;
 
-/// All workloads, each with the location of its server.
-pub(crate) const ALL: [(Workload, &str); 7] = [
-    (course_static, ""),
-    (course_streams, ""),
-    (course_counted, "location = /metrics { metrics; }"),
-    (course_proxied, "proxy_pass http://origin;"),
-    (course_upload, "proxy_pass http://origin; client_body_buffer_size 64k;"),
-    (course_hit, "proxy_pass http://origin; proxy_cache hits; add_header X-Cache $upstream_cache_status;"),
+/// All workloads, each with directives of `http` and the location of its server.
+pub(crate) const ALL: [(Workload, &str, &str); 13] = [
+    (course_static, "", ""),
+    (course_streams, "", ""),
+    (course_counted, "", "location = /metrics { metrics; }"),
+    (course_proxied, "", "proxy_pass http://origin;"),
+    (course_trace_off, COLLECTOR, "proxy_pass http://origin;"),
+    (course_trace_1, COLLECTOR, "proxy_pass http://origin; otel_trace 1%;"),
+    (course_trace_field, COLLECTOR, "proxy_pass http://origin; otel_trace 1%; otel_trace_context propagate;"),
+    (
+        course_trace_split,
+        SPLIT,
+        "proxy_pass http://origin; otel_trace $sampled; otel_trace_context propagate;",
+    ),
+    (course_trace_dead, DEAD, "proxy_pass http://origin; otel_trace 1%;"),
+    (course_trace_on, COLLECTOR, "proxy_pass http://origin; otel_trace on;"),
+    (course_upload, "", "proxy_pass http://origin; client_body_buffer_size 64k;"),
+    (
+        course_hit,
+        "",
+        "proxy_pass http://origin; proxy_cache hits; add_header X-Cache $upstream_cache_status;",
+    ),
     (
         course_hit_of_file,
+        "",
         "proxy_pass http://origin; proxy_cache files; add_header X-Cache $upstream_cache_status;",
     ),
 ];
+
+/// A collector, which responds in another thread.
+const COLLECTOR: &str = "otel_exporter { endpoint unix:/proc/self/cwd/collector; protocol http; }";
+
+/// A collector that cannot be reached.
+const DEAD: &str = "otel_exporter { endpoint unix:/proc/self/cwd/nobody; protocol http; }";
+
+/// The share of requests as in `examples/tracing`.
+const SPLIT: &str = "otel_exporter { endpoint unix:/proc/self/cwd/collector; protocol http; } \
+    split_clients $otel_trace_id $sampled { 1% on; * off; }";
 
 /// A workload of requests to a running server.
 pub(crate) type Workload = fn(&mut Server, u32);
@@ -71,6 +96,49 @@ fn course_counted(server: &mut Server, repetitions: u32) {
 #[inline(never)]
 fn course_proxied(server: &mut Server, repetitions: u32) {
     server.requests(repetitions, REQUEST, &["200 OK", "text/html", "ETag"]);
+}
+
+/// A proxied response of a server with a collector, in a location without traces. The differences of this and the following to
+/// [`course_proxied`] are the costs of traces.
+#[inline(never)]
+fn course_trace_off(server: &mut Server, repetitions: u32) {
+    server.requests(repetitions, REQUEST, &["200 OK", "text/html", "ETag"]);
+    std::hint::black_box(0);
+}
+
+/// The same with a trace of 1 % of the requests, which do not have the trace context in their fields.
+#[inline(never)]
+fn course_trace_1(server: &mut Server, repetitions: u32) {
+    server.requests(repetitions, REQUEST, &["200 OK", "text/html", "ETag"]);
+    std::hint::black_box(1);
+}
+
+/// The same with a trace of 1 % of the requests, and with the trace context in the fields for the origin.
+#[inline(never)]
+fn course_trace_field(server: &mut Server, repetitions: u32) {
+    server.requests(repetitions, REQUEST, &["200 OK", "text/html", "ETag"]);
+    std::hint::black_box(5);
+}
+
+/// The same with a trace of 1 % of the requests, chosen by a variable, and with the trace context in the fields for the origin.
+#[inline(never)]
+fn course_trace_split(server: &mut Server, repetitions: u32) {
+    server.requests(repetitions, REQUEST, &["200 OK", "text/html", "ETag"]);
+    std::hint::black_box(2);
+}
+
+/// The same as [`course_trace_1`], with a collector that cannot be reached.
+#[inline(never)]
+fn course_trace_dead(server: &mut Server, repetitions: u32) {
+    server.requests(repetitions, REQUEST, &["200 OK", "text/html", "ETag"]);
+    std::hint::black_box(3);
+}
+
+/// The same with a trace of each request.
+#[inline(never)]
+fn course_trace_on(server: &mut Server, repetitions: u32) {
+    server.requests(repetitions, REQUEST, &["200 OK", "text/html", "ETag"]);
+    std::hint::black_box(4);
 }
 
 /// A request with a body of 16 KiB, which is buffered in memory before it is passed on.
@@ -143,13 +211,13 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts a server with this location.
-    pub(crate) fn start(location: &str) -> Result<Server, Box<dyn Error>> {
+    pub(crate) fn start(http: &str, location: &str) -> Result<Server, Box<dyn Error>> {
         let directory = Directory::new()?;
         let engine = EngineConfig { net: NetKind::Epoll, disk_ring: false, ..EngineConfig::default() };
         let mut runtime = Runtime::new(::io::build(engine)?);
         let parts = runtime.block_on(async {
             rt::fix_wall(SystemTime::UNIX_EPOCH + TIME);
-            Parts::start(Path::new(Directory::PATH), location)
+            Parts::start(Path::new(Directory::PATH), http, location)
         })?;
         Ok(Server { runtime, parts, _directory: directory })
     }
@@ -218,9 +286,9 @@ struct Parts {
 impl Parts {
     /// Sets up the state of a server thread like `server::process`, but in this thread: callgrind has a call stack per
     /// thread, so it would not attribute another thread's instructions to the workload.
-    fn start(directory: &Path, location: &str) -> Result<Parts, Box<dyn Error>> {
+    fn start(directory: &Path, http: &str, location: &str) -> Result<Parts, Box<dyn Error>> {
         std::fs::write(directory.join("page.html"), body())?;
-        let text = configuration(directory, location);
+        let text = configuration(directory, http, location);
         let loader: MapLoader = [("/nginx.conf", text)].into_iter().collect();
         let config = site::config::load(
             modules::all().declarations(),
@@ -229,6 +297,7 @@ impl Parts {
             &loader,
         )?
         .config;
+        collect_spans(UnixListener::bind(directory.join("collector"))?);
         config.http.zones.begin(&Zones::default());
         config.http.of::<Upstreams>().begin(&Upstreams::default());
         // Log lines go to /dev/null, so that the disk has no influence.
@@ -312,6 +381,37 @@ impl Parts {
     }
 }
 
+/// Starts a collector of OTLP/HTTP, which accepts everything. Its thread is not counted, and ends with the process.
+fn collect_spans(listener: UnixListener) {
+    std::thread::spawn(move || {
+        let mut received = vec![0; 1 << 20];
+        for link in listener.incoming() {
+            let Ok(mut link) = link else { return };
+            let _ = collect(&mut link, &mut received);
+        }
+    });
+}
+
+/// Responds to the requests of a connection.
+fn collect(link: &mut UnixStream, received: &mut [u8]) -> io::Result<()> {
+    let mut length = 0;
+    loop {
+        match link.read(&mut received[length..])? {
+            0 => return Ok(()),
+            more => length += more,
+        }
+        let Some(end) = received[..length].windows(HEAD_END.len()).position(|bytes| bytes == HEAD_END) else {
+            continue;
+        };
+        let head = String::from_utf8_lossy(&received[..end]);
+        let body = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")?.parse::<usize>().ok());
+        if length >= end + HEAD_END.len() + body.unwrap_or_default() {
+            link.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
+            length = 0;
+        }
+    }
+}
+
 /// Reads the available bytes; fails if the peer has closed the connection.
 fn read(from: &mut UnixStream, into: &mut [u8]) -> io::Result<usize> {
     match from.read(into) {
@@ -331,7 +431,7 @@ fn listener(path: &Path) -> io::Result<UnixListener> {
 /// Returns a configuration with a buffered log, and with connections that stay open for all repetitions. The file is
 /// opened only once, because valgrind does not support openat2(2): each open would execute other code than a server
 /// without valgrind.
-fn configuration(directory: &Path, location: &str) -> String {
+fn configuration(directory: &Path, http: &str, location: &str) -> String {
     let directory = directory.display();
     format!(
         "error_log {directory}/error.log; \
@@ -341,6 +441,7 @@ fn configuration(directory: &Path, location: &str) -> String {
             proxy_cache_path {directory}/cache keys_zone=hits:1m memory=4m; \
             proxy_cache_path {directory}/files keys_zone=files:1m; \
             types {{ text/html html; }} \
+            {http} \
             proxy_http_version 1.1; \
             proxy_set_header Connection ''; \
             upstream origin {{ server unix:{directory}/origin; keepalive 4; keepalive_requests 1000000; }} \

@@ -124,6 +124,13 @@ pub(super) struct Propagation {
     pub(super) injects: bool,
 }
 
+impl Propagation {
+    /// Whether fields are read or sent.
+    pub(super) fn is_on(self) -> bool {
+        self.extracts || self.injects
+    }
+}
+
 const PROPAGATIONS: &[(&str, Propagation)] = &[
     ("ignore", Propagation { extracts: false, injects: false }),
     ("extract", Propagation { extracts: true, injects: false }),
@@ -186,7 +193,7 @@ impl Settings for SpanConf {}
 impl SpanConf {
     /// Whether requests get a trace context.
     pub(super) fn has_context(&self) -> bool {
-        !matches!(self.trace, Trace::Off) || self.propagation != Propagation::default()
+        !matches!(self.trace, Trace::Off) || self.propagation.is_on()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The trace context of a request, and its variables.
 //!
-//! A request gets a context in its first location with traces, or when a variable of this module is used. The request shares the context
+//! A request gets a context in its first location with traces, or when a variable of this module is used. A request that a percentage
+//! does not choose only has the identifier of its trace, unless its context is needed. The request shares the context
 //! with its subrequests and copies, so all requests to upstreams have the same `traceparent`: each try, `auth_request`, `mirror`, and
 //! the fetch of a cache that the request has started. With `inject` the received fields are replaced, so that an upstream gets
 //! `traceparent` exactly once; `proxy_set_header` and its like still override the field.
@@ -79,27 +80,55 @@ pub(super) fn find(request: &Request) -> Option<Rc<TraceContext>> {
     request.shared.extensions.borrow().get::<Rc<TraceContext>>().cloned()
 }
 
+/// Returns the context of a request that a copy of it gets too, if it has one or the identifier of a trace.
+pub(super) fn shared_with_copies(request: &Request) -> Option<Rc<TraceContext>> {
+    let has_id = request.shared.untraced_id.get().is_some();
+    if has_id { Some(context_of(request)) } else { find(request) }
+}
+
 /// Returns the context of a request, which is created by the settings of its current location if necessary.
 pub(super) fn context_of(request: &Request) -> Rc<TraceContext> {
     if let Some(context) = find(request) {
         return context;
     }
-    let context = Rc::new(create(request, request.scope().of::<SpanConf>().propagation.extracts));
+    let context = match request.shared.untraced_id.get() {
+        Some(trace_id) => begun(request, trace_id, Some(false)),
+        None => received(request, request.scope().of::<SpanConf>().propagation.extracts),
+    };
+    store(request, context)
+}
+
+fn store(request: &Request, context: TraceContext) -> Rc<TraceContext> {
+    let context = Rc::new(context);
     request.shared.extensions.borrow_mut().insert(Rc::clone(&context));
     context
 }
 
-fn create(request: &Request, extracts: bool) -> TraceContext {
-    let named = |name| request.head.named(request.bytes(), name);
-    let parent = TraceParent::of_fields(named(PARENT)).filter(|_| extracts);
-    let state = parent.and_then(|_| join_states(named(STATE)));
-    let identifiers = &request.conn.thread.local::<Rc<Exporter>>().identifiers;
+fn identifiers(request: &Request) -> &Identifiers {
+    &request.conn.thread.local::<Rc<Exporter>>().identifiers
+}
+
+/// Returns the context of a request that begins a trace.
+fn begun(request: &Request, trace_id: [u8; 16], is_sampled: Option<bool>) -> TraceContext {
     TraceContext {
-        trace_id: parent.map_or_else(|| identifiers.trace(), |parent| parent.trace_id),
-        span_id: identifiers.span(),
-        parent,
-        state: state.unwrap_or_default(),
-        is_sampled: Cell::new(None),
+        trace_id,
+        span_id: identifiers(request).span(),
+        parent: None,
+        state: Vec::new(),
+        is_sampled: Cell::new(is_sampled),
+    }
+}
+
+/// Returns the context of a request, which continues the trace of its client if its fields are read and valid.
+fn received(request: &Request, extracts: bool) -> TraceContext {
+    let named = |name| request.head.named(request.bytes(), name);
+    let Some(parent) = extracts.then(|| TraceParent::of_fields(named(PARENT))).flatten() else {
+        return begun(request, identifiers(request).trace(), None);
+    };
+    TraceContext {
+        parent: Some(parent),
+        state: join_states(named(STATE)).unwrap_or_default(),
+        ..begun(request, parent.trace_id, None)
     }
 }
 
@@ -109,30 +138,47 @@ pub(super) fn begin(conf: &SpanConf, request: &mut Request) -> Step {
     if request.depth > 0 || request.is_detached {
         return Step::Next;
     }
-    let context = context_of(request);
-    if context.is_sampled.get().is_some() {
+    if request.shared.untraced_id.get().is_some() {
         return Step::Next;
     }
-    let is_sampled = decide(conf, request);
-    context.is_sampled.set(Some(is_sampled));
-    request.is_timed = is_sampled;
+    let known = find(request);
+    if known.as_ref().is_some_and(|context| context.is_sampled.get().is_some()) {
+        return Step::Next;
+    }
+    let Some(context) = decide(conf, request, known) else { return Step::Next };
+    request.is_timed = context.is_sampled.get() == Some(true);
     if conf.propagation.injects {
         inject(&context, request);
     }
     Step::Next
 }
 
-/// Whether the settings trace a request.
-pub(super) fn decide(conf: &SpanConf, request: &Request) -> bool {
-    match &conf.trace {
+/// Decides whether the settings trace a request, and stores the decision. Returns the context, which may be `known`; `None` if the
+/// request is not traced and the identifier of its trace is sufficient.
+pub(super) fn decide(
+    conf: &SpanConf,
+    request: &Request,
+    known: Option<Rc<TraceContext>>,
+) -> Option<Rc<TraceContext>> {
+    if let (Trace::Ratio(ratio), None, false) = (&conf.trace, &known, conf.propagation.is_on()) {
+        let trace_id = identifiers(request).trace();
+        if ratio.admits(&trace_id) {
+            return Some(store(request, begun(request, trace_id, Some(true))));
+        }
+        request.shared.untraced_id.set(Some(trace_id));
+        return None;
+    }
+    let context = known.unwrap_or_else(|| context_of(request));
+    let is_sampled = match &conf.trace {
         Trace::Off => false,
         Trace::On => true,
         Trace::Ratio(ratio) => {
-            let context = context_of(request);
             context.parent.map_or_else(|| ratio.admits(&context.trace_id), |parent| parent.is_sampled)
         }
         Trace::Text(text) => is_on(&text.rendered(request)),
-    }
+    };
+    context.is_sampled.set(Some(is_sampled));
+    Some(context)
 }
 
 /// Replaces `traceparent` and `tracestate` of the request, for all requests to upstreams that have its fields.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::conf::SpanConf;
+use super::conf::{SpanConf, Trace};
 use super::context::{self, TraceContext};
 use super::exporter::Exporter;
 use super::steps;
@@ -43,12 +43,18 @@ pub(super) fn end(conf: &SpanConf, request: &Request) {
 /// Returns the context of a request that is traced. A request that ended before a location was chosen, such as by a `return` of its
 /// server, is decided about now.
 fn sampled(conf: &SpanConf, request: &Request) -> Option<Rc<TraceContext>> {
-    let decided = context::find(request).and_then(|context| Some((context.is_sampled.get()?, context)));
-    match decided {
-        Some((is_sampled, context)) => is_sampled.then_some(context),
-        None if context::decide(conf, request) => Some(context::context_of(request)),
-        None => None,
+    if request.shared.untraced_id.get().is_some() {
+        return None;
     }
+    let known = context::find(request);
+    let is_traced = |context: &Rc<TraceContext>| context.is_sampled.get() == Some(true);
+    match known {
+        Some(context) if context.is_sampled.get().is_some() => Some(context),
+        // Without directives there is no need of a context.
+        None if matches!(conf.trace, Trace::Off) => None,
+        known => context::decide(conf, request, known),
+    }
+    .filter(is_traced)
 }
 
 /// Returns the time since 1970. A clock before 1970 counts as 1970.

@@ -187,7 +187,7 @@ impl Drop for FetchSpan {
 
 /// Gives a request that shares no state with its parent the parent's context: its fields have the same identifiers.
 pub(super) fn detach(parent: &Request, child: &mut Request) {
-    let Some(context) = context::find(parent) else { return };
+    let Some(context) = context::shared_with_copies(parent) else { return };
     child.shared.extensions.borrow_mut().insert(Rc::clone(&context));
     if child.is_detached && context.is_sampled.get() == Some(true) {
         child.extensions.insert(FetchSpan {

@@ -110,8 +110,11 @@ impl FieldTable {
 
     /// Removes all fields whose name matches `is_one`.
     pub(crate) fn remove(&mut self, buf: &[u8], is_one: impl Fn(&[u8]) -> bool) {
+        let before = self.lines.len();
         self.lines.retain(|line| !is_one(line.name.of(buf)));
-        self.find_first();
+        if self.lines.len() < before {
+            self.find_first();
+        }
     }
 
     /// Rebuilds the index of the first field of each known name.

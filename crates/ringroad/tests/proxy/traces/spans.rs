@@ -4,6 +4,7 @@ use super::{Collector, EXPORTER, named};
 use crate::common::{BINARY, ours_only};
 use std::time::{Duration, SystemTime};
 use testkit::origin::Reply;
+use testkit::wait::Deadline;
 use testkit::{Client, Origin, Server, Setup};
 
 const SERVER: u64 = 2;
@@ -129,6 +130,40 @@ fn a_request_has_one_span_wherever_it_ends() {
     }
     testkit::wait::let_pass(Duration::from_millis(50));
     assert_eq!(collector.take().len(), 8);
+}
+
+#[test]
+fn a_request_that_a_percentage_does_not_choose_has_identifiers_and_no_span() {
+    if !ours_only("otel") {
+        return;
+    }
+    let collector = Collector::start();
+    let text = format!(
+        "worker_processes 1; error_log logs/error.log notice; events {{ }}
+         http {{ {EXPORTER} otel_trace 0%;
+           log_format t '$uri $otel_trace_id $otel_span_id $otel_parent_sampled'; access_log logs/access.log t;
+           server {{ listen 127.0.0.1:0;
+             location / {{ return 200 '$otel_trace_id $otel_span_id'; }}
+             location /rewritten {{ set $id $otel_trace_id; rewrite ^ /all last; }}
+             location /moved {{ rewrite ^ /all last; }}
+             location /all {{ otel_trace on; return 200 '$otel_trace_id'; }}
+             location /whole {{ otel_trace 100%; return 200 ''; }} }} }}"
+    );
+    let server = Setup::new(&text).upstream("COLLECTOR", collector.origin.addr()).start(BINARY);
+    let mut client = Client::connect(server.addr(0));
+    let first = client.get("/").text();
+    let second = client.get("/").text();
+    assert!(first.len() == 32 + 1 + 16 && first[..32] != second[..32], "{first} {second}");
+    let (rewritten, moved) = (client.get("/rewritten").text(), client.get("/moved").text());
+    // Of all requests only this one is traced: the first location decides.
+    assert_eq!(client.get("/whole").status, 200);
+    assert_eq!(collector.wait(&server, 1)[0].attribute("http.target"), "/whole");
+    testkit::wait::let_pass(Duration::from_millis(50));
+    assert_eq!(collector.take().len(), 1);
+    let log = server.wait_for_access_log(5, Deadline::default());
+    let lines: Vec<&str> = log.lines().collect();
+    assert_eq!(lines[..2], [format!("/ {first} 0"), format!("/ {second} 0")], "the same identifiers");
+    assert!(lines[2].contains(&rewritten) && lines[3].contains(&moved) && rewritten.len() == 32, "{log}");
 }
 
 const INTERNAL: u64 = 1;
