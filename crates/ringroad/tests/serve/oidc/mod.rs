@@ -205,7 +205,9 @@ fn sessions_with_a_state_file_survive_a_restart() {
     assert_eq!(browser.get("/a").status, 200);
     let mut begun = Browser::of(&server);
     let location = begun.begin("/b");
-    let stored = std::fs::read_to_string(folder.join("sessions.json")).expect("the state file");
+    // The response does not wait for the write.
+    let read = || std::fs::read_to_string(folder.join("sessions.json")).ok();
+    let stored = testkit::wait::until("the state file", Deadline::default(), read).expect("it is written");
     let session = browser.session().expect("a session").clone();
     for secret in [session.as_str(), "eyJ", "access1", "someone"] {
         assert!(!stored.contains(secret), "{secret}: {stored}");
