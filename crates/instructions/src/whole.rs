@@ -154,7 +154,7 @@ fn course_hit(server: &mut Server, repetitions: u32) {
     server.requests(repetitions, REQUEST, &["200 OK", "text/html", "ETag", "X-Cache: HIT"]);
 }
 
-/// The same without `memory=`: what was read from the open file of the entry is retained, and fstat(2) checks the file.
+/// The same without `memory=`: the content of the open file of the entry is retained, and fstat(2) checks the file.
 #[inline(never)]
 fn course_hit_of_file(server: &mut Server, repetitions: u32) {
     server.requests(repetitions, REQUEST, &["200 OK", "text/html", "ETag", "X-Cache: HIT"]);

@@ -49,7 +49,7 @@ pub(crate) struct OpenFile {
     pub(crate) read: Option<Rc<ReadBefore>>,
 }
 
-/// What was read from a file, and the attributes of the file before that.
+/// Content read from a file, and the attributes of the file before the read.
 pub(crate) struct ReadBefore {
     pub(crate) seen: Stat,
     pub(crate) content: Content,
