@@ -188,8 +188,9 @@ async fn exchange(
     (request.internal, request.is_detached) = (true, true);
     let settings = Settings {
         connect_timeout: CALL_TIME_MAX / 2,
-        send_timeout: CALL_TIME_MAX,
-        read_timeout: CALL_TIME_MAX,
+        // The timer of the call ends it before, with its own status.
+        send_timeout: CALL_TIME_MAX * 2,
+        read_timeout: CALL_TIME_MAX * 2,
         head_max: HEAD_BYTES_MAX,
         ignore_client_abort: true,
         ..Settings::default()
