@@ -481,7 +481,7 @@ impl Check<'_> {
         let name = (entries.dir.seed, *key.key);
         let retained = (may_keep && open_files::should_retain(name)).then(|| file.clone());
         // Direct reads are for those who want no memory to be used, except that of `memory=`.
-        let retains_complete = retained.is_some() && !plan.direct;
+        let may_retain_complete = retained.is_some() && seen.is_some() && !plan.direct;
         let (image, body, content) = match chunks {
             Some(chunks) => {
                 // Only the bytes of the header are copied, and the buffer is returned to the pool: a request that waits
@@ -492,7 +492,8 @@ impl Check<'_> {
                 (image, Body::File(Located { version, ..located }), Some(Content::Start(read)))
             }
             None => {
-                let (bytes, image) = self.remember(version, buf, &header, retains_complete && seen.is_some());
+                let is_retained = may_retain_complete && open_files::has_room(buf.len() as u64);
+                let (bytes, image) = self.remember(version, buf, &header, is_retained);
                 (bytes, Body::Image(body_of(&header)), image.map(Content::Complete))
             }
         };

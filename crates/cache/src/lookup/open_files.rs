@@ -32,7 +32,11 @@ use crate::key::{Key, KeyHash};
 const OPEN_MAX: usize = 256;
 
 /// Maximum number of bytes of small entries that enter the young or the old files of one thread.
-const COMPLETE_BYTES_MAX: usize = 2 << 20;
+const COMPLETE_BYTES_MAX: u64 = 2 << 20;
+
+/// The same as a divisor of the memory limit of the process (cgroup), if it has one: many threads in a small container must leave
+/// memory to connections.
+const MEMORY_DIVISOR: u64 = 256;
 
 /// Time for which an unused file stays young, and then old.
 const AGE: Duration = Duration::from_secs(1);
@@ -72,10 +76,10 @@ impl ReadBefore {
     }
 
     /// Returns the memory in bytes that [`COMPLETE_BYTES_MAX`] limits. The other entries need little.
-    fn complete_bytes(&self) -> usize {
+    fn complete_bytes(&self) -> u64 {
         match &self.content {
             Content::Start(_) => 0,
-            Content::Complete(image) => image.bytes.len(),
+            Content::Complete(image) => image.bytes.len() as u64,
         }
     }
 }
@@ -129,18 +133,24 @@ struct OpenFiles {
     recently_opened: RefCell<Box<[u64; RECENT]>>,
     young: RefCell<Files>,
     /// Bytes of small entries that entered the young files.
-    complete_bytes: Cell<usize>,
+    complete_bytes: Cell<u64>,
+    complete_bytes_max: u64,
     old: RefCell<Files>,
 }
 
-impl Default for OpenFiles {
-    fn default() -> OpenFiles {
-        let (young, complete_bytes, old) = Default::default();
-        OpenFiles { recently_opened: RefCell::new(Box::new([0; RECENT])), young, complete_bytes, old }
-    }
-}
-
 impl OpenFiles {
+    fn new() -> OpenFiles {
+        let limit = rt::caps().memory_max.map_or(u64::MAX, |limit| limit / MEMORY_DIVISOR);
+        let (young, complete_bytes, old) = Default::default();
+        OpenFiles {
+            recently_opened: RefCell::new(Box::new([0; RECENT])),
+            young,
+            complete_bytes,
+            complete_bytes_max: limit.min(COMPLETE_BYTES_MAX),
+            old,
+        }
+    }
+
     /// Makes the young files old, and closes the old ones.
     fn age(&self) {
         let old = self.old.replace(self.young.take());
@@ -149,13 +159,17 @@ impl OpenFiles {
         drop(old);
     }
 
+    fn has_room(&self, bytes: u64) -> bool {
+        self.complete_bytes.get() + bytes <= self.complete_bytes_max
+    }
+
     /// Adds a file to the young ones, without what was read from it if that would exceed the limit.
     fn insert(&self, name: Name, mut open: OpenFile) {
-        let bytes = open.read.as_ref().map_or(0, |read| read.complete_bytes()) + self.complete_bytes.get();
-        if bytes > COMPLETE_BYTES_MAX {
-            open.read = None;
+        let bytes = open.read.as_ref().map_or(0, |read| read.complete_bytes());
+        if self.has_room(bytes) {
+            self.complete_bytes.set(self.complete_bytes.get() + bytes);
         } else {
-            self.complete_bytes.set(bytes);
+            open.read = None;
         }
         self.young.borrow_mut().insert(name, open);
     }
@@ -207,6 +221,11 @@ pub(crate) fn should_retain(name: Name) -> bool {
     before == mark
 }
 
+/// Whether a small entry of this many bytes can be retained with its file.
+pub(crate) fn has_room(bytes: u64) -> bool {
+    OPEN_FILES.with_borrow(Weak::upgrade).is_some_and(|files| files.has_room(bytes))
+}
+
 /// Retains the open file of an entry.
 pub(crate) fn retain_file(name: Name, open: OpenFile) {
     let files = OPEN_FILES.with_borrow(Weak::upgrade).unwrap_or_else(begin);
@@ -219,7 +238,7 @@ pub(crate) fn retain_file(name: Name, open: OpenFile) {
 
 /// Starts the task that closes old files.
 fn begin() -> Rc<OpenFiles> {
-    let files = Rc::new(OpenFiles::default());
+    let files = Rc::new(OpenFiles::new());
     OPEN_FILES.set(Rc::downgrade(&files));
     let holder = Rc::clone(&files);
     rt::spawn(async move {

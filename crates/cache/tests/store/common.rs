@@ -30,6 +30,8 @@ pub(crate) struct Pair {
     pub(crate) names: (&'static str, &'static str),
     pub(crate) net: NetKind,
     pub(crate) via: DiskVia,
+    /// Memory limit of the process in bytes.
+    pub(crate) memory_max: Option<u64>,
 }
 
 const PAIRS: [(&str, NetKind, &str, DiskVia); 5] = [
@@ -42,7 +44,7 @@ const PAIRS: [(&str, NetKind, &str, DiskVia); 5] = [
 
 /// The engine of tests that do not depend on engines.
 pub(crate) const PLAIN: Pair =
-    Pair { names: ("epoll", "threads"), net: NetKind::Epoll, via: DiskVia::Pool(0) };
+    Pair { names: ("epoll", "threads"), net: NetKind::Epoll, via: DiskVia::Pool(0), memory_max: None };
 
 impl Pair {
     pub(crate) fn config(self, faults: &str) -> EngineConfig {
@@ -56,6 +58,7 @@ impl Pair {
             ring_entries: 256,
             recv_buffers: 256,
             pool_bytes_max: 64 << 20,
+            memory_max: self.memory_max,
             pools: pools.into_iter().collect(),
             faults,
             ..EngineConfig::default()
@@ -102,7 +105,7 @@ pub(crate) async fn quiet() {
 /// Runs a test on every pair that this machine supports, and reports it.
 pub(crate) fn on_each_pair(test: impl Fn(Pair)) {
     for (net_name, net, disk_name, via) in PAIRS {
-        let pair = Pair { names: (net_name, disk_name), net, via };
+        let pair = Pair { names: (net_name, disk_name), net, via, memory_max: None };
         match io::build(pair.config("")) {
             Ok(_) => {
                 test(pair);

@@ -327,9 +327,8 @@ fn small_entries_of_open_files_are_retained_while_their_files_are_unchanged() {
     });
 }
 
-/// Direct reads use no memory except that of `memory=`, and the small entries of all open files use a limited amount.
 #[test]
-fn memory_for_small_entries_of_open_files_is_limited() {
+fn direct_reads_retain_no_entries() {
     let mut place = Place::new();
     place.config.calls_directly = true;
     place.managed(async |store| {
@@ -337,21 +336,31 @@ fn memory_for_small_entries_of_open_files_is_limited() {
         for _ in 0..5 {
             assert!(!find_with(&store, 0, access(PLAIN, Some(0))).await.unwrap().is_from_memory);
         }
-        let size = CHUNK - 2000;
-        for number in 1..=100 {
-            put(&store, number, size).await.unwrap();
-        }
-        let mut in_memory = 0;
-        for round in 0..5 {
-            in_memory = 0;
-            for number in 1..=100 {
-                let hit = find(&store, number).await.unwrap();
-                in_memory += u64::from(hit.is_from_memory);
-                assert!(round < 4 || whole(hit).await == body(number, size));
-            }
-        }
-        assert!(in_memory > 10 && in_memory * size <= 4 << 20, "{in_memory} entries");
     });
+}
+
+#[test]
+fn memory_for_small_entries_of_open_files_is_limited() {
+    for (memory_max, bytes_max) in [(None, 4 << 20), (Some(128 << 20), 1 << 20)] {
+        let mut place = Place::new();
+        place.config.calls_directly = true;
+        place.managed_on(Pair { memory_max, ..PLAIN }, "", async |store| {
+            let size = CHUNK - 2000;
+            for number in 1..=100 {
+                put(&store, number, size).await.unwrap();
+            }
+            let mut in_memory = 0;
+            for round in 0..5 {
+                in_memory = 0;
+                for number in 1..=100 {
+                    let hit = find(&store, number).await.unwrap();
+                    in_memory += u64::from(hit.is_from_memory);
+                    assert!(round < 4 || whole(hit).await == body(number, size));
+                }
+            }
+            assert!(in_memory > 5 && in_memory * size <= bytes_max, "{in_memory} entries");
+        });
+    }
 }
 
 /// The body of a large entry is read together with its header section until its file is retained, and then sent from the
