@@ -53,9 +53,9 @@ pub(crate) struct Outcome {
 /// The test command of README.md: its program and arguments. The gate runs it literally.
 const README_COMMAND: [&str; 3] = ["cargo", "xtask", "test"];
 
-/// The variables that a reader of README.md is expected to have. The last two are set where the toolchain is installed in
-/// another directory than the home directory.
-const READERS_VARIABLES: [&str; 4] = ["PATH", "HOME", "CARGO_HOME", "RUSTUP_HOME"];
+/// The variables that a reader of README.md is expected to have. `CARGO_HOME` and `RUSTUP_HOME` are set where the toolchain is
+/// installed in another directory than the home directory. `.ci/run` sets `CARGO_INCREMENTAL` for a smaller target directory.
+const READERS_VARIABLES: [&str; 5] = ["PATH", "HOME", "CARGO_HOME", "RUSTUP_HOME", "CARGO_INCREMENTAL"];
 
 /// Runs the tests separately. Engines that this machine lacks are displayed and do not fail the run.
 pub(crate) fn run_alone(args: &[&str]) -> Result<(), Failure> {
