@@ -280,8 +280,8 @@ pub enum DiskOp {
         data: Segments,
     },
     /// Creates and writes a new file, or completes `NewFile::open_temp`, and gives it its final name: several system calls
-    /// in a row by one thread. Completes with 0 and returns all arguments: [`Payload::NewFile`]. After an error, a file
-    /// that this operation created is removed.
+    /// in a row by one thread. Completes with 0 and returns all arguments: [`Payload::NewFile`]. After an error, nothing is
+    /// left of a file that this operation created.
     Put {
         /// The arguments.
         new: Box<NewFile>,
@@ -486,12 +486,12 @@ impl DiskOp {
 /// The arguments of [`DiskOp::Put`]: a file to create.
 #[derive(Debug)]
 pub struct NewFile {
-    /// Temporary path until the file is complete.
+    /// Temporary path, needed if the final name is taken or the file system has no unnamed files (`O_TMPFILE`).
     pub temp: CString,
     /// Final path; an existing file with that name is replaced.
     pub to: CString,
-    /// The open file at `temp`, if it was created before. With `None`, [`DiskOp::Put`] creates `temp`, which must not
-    /// exist.
+    /// The open file at `temp`, if it was created before. With `None`, [`DiskOp::Put`] creates a file, and `temp` must
+    /// not exist.
     pub open_temp: Option<Fd>,
     /// Permission bits of a file that is created, before the umask is applied.
     pub mode: u32,

@@ -14,10 +14,11 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use smallvec::SmallVec;
 
+use crate::disk::put::put;
 use crate::disk::{directory, owner, walk};
 use crate::facts::{DirEntry, Space, Stat};
 use crate::fd::Fd;
-use crate::op::{Completion, DiskOp, NewFile, OpId, OpenHow, Payload, READ_DIR_BYTES_MIN, StatTarget};
+use crate::op::{Completion, DiskOp, OpId, OpenHow, Payload, READ_DIR_BYTES_MIN, StatTarget};
 use crate::page_cache::{UNCACHED, read_cached};
 use crate::segments::{SEGMENTS_MAX, Segment, Segments};
 use crate::slot::Slots;
@@ -55,8 +56,8 @@ enum Output {
 }
 
 /// The result of a read or a write, and whether the file system has refused `RWF_DONTCACHE`.
-struct Moved {
-    result: Result<usize, Errno>,
+pub(super) struct Moved {
+    pub(super) result: Result<usize, Errno>,
     refused_uncached: bool,
 }
 
@@ -158,47 +159,8 @@ pub(crate) fn carry_out(op: &mut DiskOp, uncached: bool) -> Outcome {
     }
 }
 
-/// Creates the file, writes it and renames it; removes the file after an error.
-fn put(new: &NewFile) -> Result<(), Errno> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    let mode = Mode::from_raw_mode(new.mode);
-    let created = match new.open_temp {
-        Some(_) => None,
-        None => Some(retry_on_intr(|| rustix::fs::open(new.temp.as_c_str(), flags, mode))?),
-    };
-    let open_temp = new.open_temp.as_ref().map(AsFd::as_fd);
-    let file = created.as_ref().map(AsFd::as_fd).or(open_temp).ok_or(Errno::BADF)?;
-    let renamed = || rustix::fs::rename(new.temp.as_c_str(), new.to.as_c_str());
-    let done = write_all(new, file).and_then(|()| renamed());
-    if done.is_err() && created.is_some() {
-        // The first error is more useful than an error of the removal.
-        let _ = rustix::fs::unlinkat(CWD, new.temp.as_c_str(), AtFlags::empty());
-    }
-    done
-}
-
-fn write_all(new: &NewFile, file: BorrowedFd<'_>) -> Result<(), Errno> {
-    let pieces = new.data.iter().flat_map(|data| data.parts().map(Segment::bytes));
-    let mut slices: Slices<'_> = pieces.map(IoSlice::new).collect();
-    let (mut rest, mut offset) = (&mut slices[..], 0);
-    while !rest.is_empty() {
-        let count = write(file, &rest[..rest.len().min(PIECES_MAX)], offset, new.uncached).result?;
-        if count == 0 {
-            return Err(Errno::IO);
-        }
-        offset += count as u64;
-        IoSlice::advance_slices(&mut rest, count);
-    }
-    let bytes: usize = new.data.iter().map(Segments::len).sum();
-    assert_eq!(offset, bytes as u64, "a file is put with all of its bytes");
-    Ok(())
-}
-
-/// Maximum number of pieces per write (the kernel's `UIO_MAXIOV`).
-const PIECES_MAX: usize = 1024;
-
 /// The pieces of a write as the kernel expects them.
-type Slices<'a> = SmallVec<[IoSlice<'a>; SEGMENTS_MAX]>;
+pub(super) type Slices<'a> = SmallVec<[IoSlice<'a>; SEGMENTS_MAX]>;
 
 /// Reads at `offset`.
 fn read(file: BorrowedFd<'_>, space: &mut [u8], offset: u64, uncached: bool) -> Moved {
@@ -213,7 +175,7 @@ fn read(file: BorrowedFd<'_>, space: &mut [u8], offset: u64, uncached: bool) -> 
 }
 
 /// Writes at `offset`, or sequentially if the file is not seekable: a log may be a pipe, a terminal or a socket.
-fn write(file: BorrowedFd<'_>, slices: &[IoSlice<'_>], offset: u64, uncached: bool) -> Moved {
+pub(super) fn write(file: BorrowedFd<'_>, slices: &[IoSlice<'_>], offset: u64, uncached: bool) -> Moved {
     let mut moved = transfer(uncached, |flags| match flags.is_empty() {
         true => rustix::io::pwritev(file, slices, offset),
         false => rustix::io::pwritev2(file, slices, offset, flags),
@@ -239,7 +201,7 @@ fn transfer(uncached: bool, mut call: impl FnMut(ReadWriteFlags) -> Result<usize
 
 /// Gives an open file a name. First links the descriptor itself, which needs a privilege before Linux 6.10 and fails
 /// with ENOENT without it. Then links the file's path in /proc, as described in open(2) for `O_TMPFILE`.
-fn link(file: BorrowedFd<'_>, to: &CStr) -> Result<(), Errno> {
+pub(super) fn link(file: BorrowedFd<'_>, to: &CStr) -> Result<(), Errno> {
     match rustix::fs::linkat(file, c"", CWD, to, AtFlags::EMPTY_PATH) {
         Err(Errno::NOENT) => {}
         answer => return answer,
