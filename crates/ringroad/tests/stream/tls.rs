@@ -154,6 +154,7 @@ fn a_client_hello_is_limited_in_size_and_other_protocols_pass() {
     let mut client = connect(server.addr(0).tcp());
     assert_eq!(crate::support::echo(&mut client, b"SSH-2.0-x\r\n"), b"SSH-2.0-x\r\n");
     drop(client);
+    server.wait_for_access_log(1, Deadline::default());
     // A ClientHello of 16 KiB, of which 2 KiB arrive.
     let mut client = connect(server.addr(0).tcp());
     client
@@ -161,6 +162,7 @@ fn a_client_hello_is_limited_in_size_and_other_protocols_pass() {
         .expect("it is sent");
     let _ = std::io::Read::read_to_end(&mut client, &mut Vec::new());
     server.wait_for_log("preread buffer full while prereading client data", Deadline::default());
+    server.wait_for_access_log(2, Deadline::default());
     // One that never becomes complete.
     let mut client = connect(server.addr(0).tcp());
     client.write_all(b"\x16\x03\x01").expect("it is sent");

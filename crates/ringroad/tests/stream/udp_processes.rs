@@ -46,17 +46,22 @@ fn ask_until(to: SocketAddr, text: &str, wanted: impl Fn(&str) -> bool) {
 fn upstream(name: &'static str) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let address = socket.local_addr().expect("it is bound");
-    std::thread::spawn(move || {
-        let mut buffer = [0; 1000];
-        while let Ok((count, from)) = socket.recv_from(&mut buffer) {
-            let text = String::from_utf8_lossy(&buffer[..count]);
-            let _ = socket.send_to(format!("{name} {text}").as_bytes(), from);
-        }
-    });
+    std::thread::spawn(move || respond_to_others(name, &socket, None));
     address
 }
 
-/// An upstream that reports each datagram, and responds to the sender of the first one when it is told to.
+/// Responds with this name and the text to every sender but one.
+fn respond_to_others(name: &str, socket: &UdpSocket, but: Option<SocketAddr>) {
+    let mut buffer = [0; 1000];
+    while let Ok((count, from)) = socket.recv_from(&mut buffer) {
+        if Some(from) != but {
+            let text = String::from_utf8_lossy(&buffer[..count]);
+            let _ = socket.send_to(format!("{name} {text}").as_bytes(), from);
+        }
+    }
+}
+
+/// An upstream that reports its first datagram, and responds to its sender when it is told to. To others it responds at once.
 struct Held {
     address: SocketAddr,
     arrived: Receiver<()>,
@@ -71,6 +76,8 @@ impl Held {
         std::thread::spawn(move || {
             let Ok((_, from)) = socket.recv_from(&mut [0; 1000]) else { return };
             let _ = report.send(());
+            let others = socket.try_clone().expect("a descriptor");
+            std::thread::spawn(move || respond_to_others("held", &others, Some(from)));
             while let Ok(text) = told.recv() {
                 let _ = socket.send_to(text.as_bytes(), from);
             }
@@ -230,13 +237,15 @@ fn an_upgrade_of_the_program_loses_no_session_and_no_datagram_of_new_clients() {
     daemon.wait("a new master", || daemon.pid().is_some_and(|pid| pid != old));
     daemon.wait("its worker", || daemon.log().matches("start worker process ").count() >= 2);
     signal_process(old, Signal::QUIT).expect("it runs");
-    // While the old worker has a session, its socket is also that of the new one.
-    ask_until(daemon.address, "y", |text| text == "new y");
+    // While the old worker has a session, its socket is also that of the new one. It may serve new clients until it has the signal.
     for number in 0..50 {
         let socket = client();
         socket.send_to(format!("{number}").as_bytes(), daemon.address).expect("it is sent");
-        assert_eq!(response(&socket, daemon.address), format!("new {number}"));
+        let text = response(&socket, daemon.address);
+        assert!([format!("new {number}"), format!("held {number}")].contains(&text), "{text}");
     }
+    daemon.wait("the shutdown", || daemon.log().contains("gracefully shutting down"));
+    ask_until(daemon.address, "y", |text| text == "new y");
     held.respond.send("late").expect("it waits");
     assert_eq!(response(&first, daemon.address), "late");
 }
