@@ -20,7 +20,7 @@ use crate::facts::{DirEntry, Space, Stat};
 use crate::fd::Fd;
 use crate::op::{Completion, DiskOp, OpId, OpenHow, Payload, READ_DIR_BYTES_MIN, StatTarget};
 use crate::page_cache::{UNCACHED, read_cached};
-use crate::segments::{SEGMENTS_MAX, Segment, Segments};
+use crate::segments::{SEGMENTS_MAX, Segment};
 use crate::slot::Slots;
 
 /// An operation that was passed to a pool thread.
