@@ -18,6 +18,8 @@ pub enum Call {
     EpollPwait,
     /// landlock_create_ruleset(2), by which a sandbox restricts files.
     LandlockCreateRuleset,
+    /// linkat(2), which a security module may forbid.
+    Linkat,
     /// openat2(2), which `RestrictSUIDSGID=` of systemd forbids with `ENOSYS`.
     Openat2,
     /// seccomp(2), by which a sandbox restricts system calls.
@@ -35,6 +37,8 @@ impl Call {
             (Call::EpollPwait, true) => 281,
             (Call::EpollPwait, false) => 22,
             (Call::LandlockCreateRuleset, _) => 444,
+            (Call::Linkat, true) => 265,
+            (Call::Linkat, false) => 37,
             (Call::Openat2, _) => 437,
             (Call::Seccomp, true) => 317,
             (Call::Seccomp, false) => 277,

@@ -7,7 +7,7 @@
 //! for publication.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::method::pin;
 use crate::method::timeline::device_of;
@@ -122,11 +122,18 @@ fn mitigations() -> String {
     format!("{told}; {}", found.join("; "))
 }
 
-/// Returns the type and options of the directory's mount, and its free space.
+/// Returns the type and options of the directory's mount, and its free space. Names a missing journal of ext4, because then the
+/// kernel creates files slowly for minutes after others were removed.
 fn file_system(work: &Path) -> String {
     let work = fs::canonicalize(work).unwrap_or_else(|_| work.to_owned());
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let found = mount_of(&mounts, &work).unwrap_or_else(|| UNKNOWN.to_owned());
+    let mut found = mount_of(&mounts, &work).unwrap_or_else(|| UNKNOWN.to_owned());
+    let task = device_directory(&work).ok().and_then(|directory| {
+        fs::read_to_string(Path::new("/sys/fs/ext4").join(directory.file_name()?).join("journal_task")).ok()
+    });
+    if task.is_some_and(|task| task.trim() == "<none>") {
+        found.push_str(" without a journal");
+    }
     match rustix::fs::statvfs(&work) {
         Ok(room) => format!("{found}, {} MiB free", (room.f_bavail * room.f_frsize) >> 20),
         Err(_) => found,
@@ -152,10 +159,9 @@ fn mount_of(mountinfo: &str, directory: &Path) -> Option<String> {
 
 /// Returns the block device below the directory, with the queue settings that influence figures.
 fn device(work: &Path) -> String {
-    let (major, minor) = device_of(work);
-    let link = format!("/sys/dev/block/{major}:{minor}");
-    let Ok(mut directory) = fs::canonicalize(&link) else {
-        return format!("no block device ({major}:{minor})");
+    let mut directory = match device_directory(work) {
+        Ok(directory) => directory,
+        Err(number) => return format!("no block device ({number})"),
     };
     let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
     // A partition uses the queue of its disk.
@@ -174,6 +180,13 @@ fn device(work: &Path) -> String {
         words.push(format!("{what} {}", queue(what)));
     }
     words.join(", ")
+}
+
+/// Returns the directory in /sys of the block device below a directory, or the number of a device that is none.
+fn device_directory(work: &Path) -> Result<PathBuf, String> {
+    let (major, minor) = device_of(work);
+    let number = format!("{major}:{minor}");
+    fs::canonicalize(format!("/sys/dev/block/{number}")).map_err(|_| number)
 }
 
 /// Returns the resource limits that can limit a server or a ring before the hardware does.

@@ -3,7 +3,7 @@
 //! ```text
 //!   unnamed file in the final directory --> written --> linked to its name
 //!     |                                                    | the name is taken
-//!     | not supported                                      v
+//!     | not supported, or links are forbidden              v
 //!     +--> file with a temporary name --> written --> renamed to its name
 //! ```
 
@@ -26,10 +26,14 @@ pub(super) fn put(new: &NewFile) -> Result<(), Errno> {
     match create_unnamed(new) {
         Ok(file) => {
             write_all(new, file.as_fd())?;
-            name(new, file.as_fd())
+            match name(new, file.as_fd()) {
+                // The file system has no links, or a security module forbids them.
+                Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::NOSYS) => put_renamed(new),
+                answer => answer,
+            }
         }
-        // The file system has no unnamed files, as NFS.
-        Err(Errno::OPNOTSUPP) => put_renamed(new),
+        // The file system has no unnamed files, as NFS. A kernel without them returns EISDIR (open(2)).
+        Err(Errno::OPNOTSUPP | Errno::ISDIR) => put_renamed(new),
         Err(errno) => Err(errno),
     }
 }
@@ -106,6 +110,7 @@ mod tests {
     use std::path::Path;
 
     use testkit::TempDir;
+    use testkit::seccomp::{self, Call};
 
     use super::*;
 
@@ -129,6 +134,21 @@ mod tests {
             assert_eq!(put_renamed(&new_file(&dir, "whole", content)), Ok(()));
             assert_eq!(std::fs::read(dir.path().join("whole")).unwrap(), content);
             assert!(!dir.path().join("temp").exists());
+        }
+    }
+
+    #[test]
+    fn where_links_are_forbidden_a_file_is_renamed() {
+        for errno in [Errno::PERM, Errno::NOSYS] {
+            let forbidden = seccomp::forbid_with(Call::Linkat, errno.raw_os_error(), || {
+                let dir = TempDir::new("io-put");
+                assert_eq!(put(&new_file(&dir, "whole", b"first")), Ok(()));
+                assert_eq!(std::fs::read(dir.path().join("whole")).unwrap(), b"first");
+                assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left");
+            });
+            if forbidden.is_none() {
+                return;
+            }
         }
     }
 
