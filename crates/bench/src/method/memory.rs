@@ -3,6 +3,20 @@
 
 use std::fs;
 
+use crate::failure::Failure;
+
+/// Returns the memory of each of `count` connections, of a server that used `before` bytes without them and `now` with them. Fails if
+/// it uses no more than before: another part of the server then uses less, and the connections' share is unknown.
+pub(crate) fn of_each(before: u64, now: u64, count: u32) -> Result<f64, Failure> {
+    match now.checked_sub(before) {
+        None | Some(0) => {
+            let said = format!("{count} connections did not increase its memory of {before} bytes");
+            Err(Failure::Other(said))
+        }
+        Some(more) => Ok(more as f64 / f64::from(count)),
+    }
+}
+
 /// Returns the sum over all these processes in bytes (proc_pid_status(5)).
 pub(crate) fn user_space_bytes(ids: impl IntoIterator<Item = u32>) -> u64 {
     let status = |id: u32| fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
@@ -23,6 +37,12 @@ fn parse(status: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_that_did_not_grow_gives_no_figure() {
+        assert_eq!(of_each(1000, 3000, 4).unwrap(), 500.0);
+        assert!(of_each(1000, 1000, 4).is_err() && of_each(1000, 900, 4).is_err());
+    }
 
     #[test]
     fn page_cache_is_not_counted_as_memory() {

@@ -134,7 +134,8 @@ impl Variant {
     }
 
     /// Returns the configuration for the files of a directory, in the language of the server. `certificate` is that of
-    /// a server that speaks TLS. For peers with other languages, `text` has only the number of connections.
+    /// a server that speaks TLS. For peers with other languages, `text` has only the number of connections. HAProxy serves
+    /// no files, so its configuration is that of `text`.
     pub(crate) fn serving(
         &self,
         instance: &Instance,
@@ -149,9 +150,12 @@ impl Variant {
                  server.max-keep-alive-requests = 1000000000\nserver.max-fds = 4096\n{location}\n"
             ),
             Some(Peer::H2o) => {
-                // These lines belong to the listener, with which each configuration of H2O begins.
+                // These lines belong to the listener, with which each configuration of H2O begins. Its program that fetches
+                // OCSP responses would count as memory and CPU time of the server.
                 let tls = certificate.map_or_else(String::new, |path| {
-                    format!("  ssl:\n    certificate-file: {path}\n    key-file: {path}\n")
+                    format!(
+                        "  ssl:\n    certificate-file: {path}\n    key-file: {path}\n    ocsp-update-interval: 0\n"
+                    )
                 });
                 format!(
                     "{tls}num-threads: 1\nmax-connections: {}\nhttp1-request-timeout: 3600\nhosts:\n  default:\n    \
@@ -159,6 +163,7 @@ impl Variant {
                     text.connections
                 )
             }
+            Some(Peer::Haproxy) => self.configuration(instance, &text),
             _ => {
                 let tls = certificate.map_or_else(String::new, |path| {
                     format!("ssl_certificate {path};\nssl_certificate_key {path};\n")

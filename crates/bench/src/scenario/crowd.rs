@@ -151,7 +151,7 @@ impl ConnectionCounts {
         drop(alone);
         let idle_count = self.connections - self.active;
         let idle = idle(&server, idle_count)?;
-        let more = memory::user_space_bytes(server.child.tree()).saturating_sub(memory_bytes);
+        let each = memory::of_each(memory_bytes, memory::user_space_bytes(server.child.tree()), idle_count);
         let load = |server: &mut Server, connections: u32| -> Result<Run, Failure> {
             let plan = served::load(bench, split, connections, LENGTH).for_url(&server.url("/"))?;
             served::warm_up(bench, &plan)?;
@@ -161,8 +161,10 @@ impl ConnectionCounts {
         // All of them must still be open, or the load had fewer connections than stated.
         idle.check_open().map_err(|failure| server.with_log(failure))?;
         drop(idle);
-        let each = more as f64 / f64::from(idle_count);
-        crowd.set("bytes_per_idle_connection", each);
+        // The other figures do not depend on it.
+        if let Ok(each) = each {
+            crowd.set("bytes_per_idle_connection", each);
+        }
         crowd.set("memory_bytes", memory_bytes as f64);
         let (active, few) = (load(&mut server, self.active)?, load(&mut server, self.few)?);
         Ok(vec![Ok(few), Ok(active), Ok(crowd)])

@@ -217,8 +217,8 @@ impl H3Run<'_> {
                 quic::hold(&plan, used)
             };
             let before = held(1)?;
-            let more = held(count)?.saturating_sub(before);
-            Ok(Run::of([("bytes_per_idle_connection", more as f64 / f64::from(count))]))
+            let each = memory::of_each(before, held(count)?, count)?;
+            Ok(Run::of([("bytes_per_idle_connection", each)]))
         };
         for (variant, program) in comparison::programs(self.bench, section, VARIANTS, ", idle") {
             if comparison::is_late(self.bench, section) {

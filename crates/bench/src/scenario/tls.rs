@@ -217,8 +217,8 @@ impl TlsRun<'_> {
             let _first = open(1)?;
             let before = memory::user_space_bytes(server.child.tree());
             let _all = open(count)?;
-            let more = memory::user_space_bytes(server.child.tree()).saturating_sub(before);
-            Ok(Run::of([("bytes_per_idle_connection", more as f64 / f64::from(count))]))
+            let each = memory::of_each(before, memory::user_space_bytes(server.child.tree()), count)?;
+            Ok(Run::of([("bytes_per_idle_connection", each)]))
         };
         for (variant, program) in comparison::programs(self.bench, section, VARIANTS, ", idle") {
             if comparison::is_late(self.bench, section) {

@@ -130,7 +130,7 @@ const FOR_LARGE: [Variant; 4] = [
     Variant::of("nginx, proxy_buffers 32 64k", Peer::Nginx).with(BUFFERS),
     HAPROXY_SPLICE,
     // H2O has it since 2.3, for all hosts only.
-    Variant::of("h2o, proxy.zerocopy", Peer::H2o).with("proxy.zerocopy: enabled\n"),
+    Variant::of("h2o, proxy.zerocopy", Peer::H2o).with("proxy.zerocopy: ON\n"),
 ];
 
 /// All servers, in the order of tables.
