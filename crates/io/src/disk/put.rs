@@ -38,8 +38,8 @@ pub(super) fn put(new: &NewFile) -> Result<(), Errno> {
     }
 }
 
-/// Creates an unnamed file in the final directory: four threads that create entries contend for the lock of a common directory
-/// only if the files have names there.
+/// Creates an unnamed file in the final directory. This takes no lock of the directory, for which the threads that create entries would
+/// contend.
 fn create_unnamed(new: &NewFile) -> Result<OwnedFd, Errno> {
     let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
     retry_on_intr(|| rustix::fs::open(directory_of(new), flags, Mode::from_raw_mode(new.mode)))
